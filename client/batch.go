@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// gather is the longest time that a call waits for others to share its message. Timers may be late by as much as maxMargin. A call
-	// does not wait while fewer than atOnce requests are in flight.
+	// gather is the longest time that a call waits for others to share its message. Timers may be late by as much as
+	// maxMargin. A call does not wait while fewer than atOnce requests are in flight.
 	gather = 100 * time.Microsecond
 	// maxBatch is how many requests a message may have. It is a bound of the service.
 	maxBatch = 100
@@ -26,9 +26,11 @@ const (
 
 // atOnce is how many requests are in flight when calls begin to wait for others. A lone caller never waits.
 //
-// Measured with the service in another process on a machine with 2 cores: with 4, a lone caller gets its answer after 83 us
-// (median), 2 callers after 92 us, 4 callers after 123 us, and 64 callers together get 212,000 answers a second in messages of
-// 27. With 1, 2 callers wait for 175 us. With 8, all are within 5 % of 4. When every call is sent at once, 64 callers get 82,000.
+// Measured with the service in another process on a machine with 2 cores: with 4, a lone caller gets its answer after
+// 83 us (median), 2 callers after 92 us, 4 callers after 123 us, and 64 callers together get 212,000 answers a second
+// in messages of
+// 27. With 1, 2 callers wait for 175 us. With 8, all are within 5 % of 4. When every call is sent at once, 64 callers
+//     get 82,000.
 // BenchmarkDecide measures this.
 const atOnce = 4
 
@@ -77,8 +79,8 @@ func (b *batch) add(c *call) {
 
 // queue makes batches of calls.
 //
-// A call is sent at once, by the goroutine of its caller, if few others are in flight. Otherwise it waits until the calls in
-// flight are answered, but no longer than gather. The calls that wait are sent together.
+// A call is sent at once, by the goroutine of its caller, if few others are in flight. Otherwise it waits until the
+// calls in flight are answered, but no longer than gather. The calls that wait are sent together.
 type queue struct {
 	service ratelimitdv1.DecisionServiceClient
 	stats   *counts
@@ -110,7 +112,8 @@ func (q *queue) close() {
 	}
 }
 
-// ask sends a call and waits for its answer until its deadline. If answered is false, a goroutine may still write the answer to the call.
+// ask sends a call and waits for its answer until its deadline. If answered is false, a goroutine may still write the
+// answer to the call.
 func (q *queue) ask(c *call) (answered bool, err error) {
 	if err := c.ctx.Err(); err != nil {
 		return true, err
@@ -232,8 +235,8 @@ func (q *queue) send(ctx context.Context, calls []*call) {
 	q.stats.requests.Add(uint64(len(calls)))
 	response, err := q.service.DecideBatch(ctx, &request)
 	if n := len(calls); n > 1 && status.Code(err) == codes.InvalidArgument {
-		// The service counted nothing. Its bound on the entries of a message is lower than usual, or one request is malformed in a way
-		// that the client does not know: the others must not fail with it.
+		// The service counted nothing. Its bound on the entries of a message is lower than usual, or one request is malformed
+		// in a way that the client does not know: the others must not fail with it.
 		q.send(ctx, calls[:n/2])
 		q.send(ctx, calls[n/2:])
 		return

@@ -197,7 +197,8 @@ func TestMetadataOfABatch(t *testing.T) {
 	})
 }
 
-// A service whose bound is lower than 100 requests, or one request that fails the call as a whole, does not fail the others.
+// A service whose bound is lower than 100 requests, or one request that fails the call as a whole, does not fail the
+// others.
 func TestBatchIsSplit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond, reject: func(batch []*ratelimitdv1.DecideRequest) error {

@@ -31,7 +31,8 @@ type Client struct {
 	calls        sync.Pool
 }
 
-// The connection. Pings are sent only while calls are in flight and nothing has come for pingAfter; they find a service that hangs.
+// The connection. Pings are sent only while calls are in flight and nothing has come for pingAfter; they find a service
+// that hangs.
 const (
 	pingAfter     = 10 * time.Second
 	pingTimeout   = 2 * time.Second
@@ -87,8 +88,9 @@ func NewWithConn(conn grpc.ClientConnInterface, o Options) *Client {
 	return c
 }
 
-// Close closes the connection that New has made, and returns when all goroutines of the client have ended. Calls in flight fail at
-// once, and so do later ones; Options.OnFailure answers them. Calling it again is fine. The error is always nil.
+// Close closes the connection that New has made, and returns when all goroutines of the client have ended. Calls in
+// flight fail at once, and so do later ones; Options.OnFailure answers them. Calling it again is fine. The error is
+// always nil.
 func (c *Client) Close() error {
 	c.queue.close()
 	if c.conn != nil {
@@ -98,9 +100,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and the error of ctx if the
-// caller has canceled ctx. If the service does not answer, Decide returns an error only with limits.OnFailureError. Otherwise the error is in Err of
-// the decision.
+// Decide decides one request. The error is limits.ErrInvalid for a request that cannot be decided, and the error of ctx
+// if the caller has canceled ctx. If the service does not answer, Decide returns an error only with
+// limits.OnFailureError. Otherwise the error is in Err of the decision.
 func (c *Client) Decide(ctx context.Context, r *limits.Request) (limits.Decision, error) {
 	start := time.Now()
 	d, err := c.decide(ctx, r, start)
@@ -151,8 +153,8 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time)
 	return d, err
 }
 
-// maxMargin is how much earlier than its deadline a call ends. In a process that is otherwise idle, Go's timers are late
-// by up to this.
+// maxMargin is how much earlier than its deadline a call ends. In a process that is otherwise idle, Go's timers are
+// late by up to this.
 const maxMargin = time.Millisecond
 
 // deadline is when a call ends that began at start: a little before the deadline of its caller.
@@ -168,8 +170,8 @@ func (c *Client) fail(err error) (limits.Decision, error) {
 	return c.onFailure.Failed(fmt.Errorf("ratelimitd: %w", err))
 }
 
-// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
-// delays requests, Allow returns after the delay.
+// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky
+// bucket that delays requests, Allow returns after the delay.
 func (c *Client) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
 	return limits.Allow(ctx, c, limits.NewRequest(domain, pairs...))
 }

@@ -266,7 +266,8 @@ func (s *seen) Decided(_ context.Context, _ *limits.Request, d *limits.Decision,
 	*s = append(*s, *d)
 }
 
-// Whether a client or package ratelimit decides makes no difference: for decisions, for reservations, and for observers.
+// Whether a client or package ratelimit decides makes no difference: for decisions, for reservations, and for
+// observers.
 func TestDecidersAgree(t *testing.T) {
 	servicetest.NotAtMidnight()
 	const text = "headers: [ietf]\n" + rules

@@ -40,8 +40,8 @@ func newDenials(most int) *denials {
 	return &denials{max: most, known: make(map[string]*denial)}
 }
 
-// find returns the remembered denial of a request; nil: none holds now. To one caller a second it returns ask: that one asks the
-// service.
+// find returns the remembered denial of a request; nil: none holds now. To one caller a second it returns ask: that one
+// asks the service.
 func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 	if d == nil {
 		return nil, false

@@ -242,9 +242,11 @@ func TestDenialsAreBounded(t *testing.T) {
 	})
 }
 
-// A caller that keeps asking at 100 times its limit costs less than a call for ten denials, whatever the limit's window.
+// A caller that keeps asking at 100 times its limit costs less than a call for ten denials, whatever the limit's
+// window.
 func TestCallsPerDenial(t *testing.T) {
-	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 3 * time.Second} { // a token comes
+	// a token comes
+	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			next := time.Now()
 			s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse {

@@ -13,7 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// patience is the Timeout of the examples, so that they succeed on a busy machine. Programs leave it out: 20 ms is enough.
+// patience is the Timeout of the examples, so that they succeed on a busy machine. Programs leave it out: 20 ms is
+// enough.
 const patience = 10 * time.Second
 
 // open returns a client of the examples.

@@ -64,7 +64,8 @@ func slow(after time.Duration) func(context.Context, *ratelimitdv1.DecideBatchRe
 	}
 }
 
-// fault is a way in which the service fails. Its begin returns the target, and how the fault begins once the client has a connection.
+// fault is a way in which the service fails. Its begin returns the target, and how the fault begins once the client has
+// a connection.
 type fault struct {
 	name  string
 	begin func(t testing.TB) (target string, begin func())
@@ -182,7 +183,8 @@ func TestRollingRestart(t *testing.T) {
 		ask()
 	}
 	startAt(t, first.GRPC)
-	low := func(d limits.Decision) bool { return d.Statuses[0].Limit-d.Statuses[0].Remaining < 20 } // of the new one, which counts from 0
+	// of the new one, which counts from 0
+	low := func(d limits.Decision) bool { return d.Statuses[0].Limit-d.Statuses[0].Remaining < 20 }
 	for late := time.After(servicetest.Patience); !low(ask()); {
 		select {
 		case <-late:
@@ -237,8 +239,8 @@ func TestDeadlineHasPassed(t *testing.T) {
 	}
 }
 
-// BenchmarkOverrun measures by how much calls exceed their deadline of 20 ms when the service fails: 100 callers, each with one call
-// after the other. For comparison, "timers" has 100 goroutines that wait for 20 ms and do nothing else.
+// BenchmarkOverrun measures by how much calls exceed their deadline of 20 ms when the service fails: 100 callers, each
+// with one call after the other. For comparison, "timers" has 100 goroutines that wait for 20 ms and do nothing else.
 func BenchmarkOverrun(b *testing.B) {
 	b.Run("timers", func(b *testing.B) {
 		overruns(b, 20*time.Millisecond, func(*limits.Request) error {

@@ -24,7 +24,8 @@ func TestImports(t *testing.T) {
 			t.Errorf("it imports %s", path)
 		case !strings.Contains(first, "."), strings.HasPrefix(path, "vendor/"):
 		case strings.HasPrefix(path, "google.golang.org/grpc"), strings.HasPrefix(path, "google.golang.org/protobuf"):
-		case strings.HasPrefix(path, "google.golang.org/genproto/googleapis/rpc"), strings.HasPrefix(path, "golang.org/x/"): // of grpc
+		case strings.HasPrefix(path, "google.golang.org/genproto/googleapis/rpc"), strings.HasPrefix(path, "golang.org/x/"):
+			// of grpc
 		default:
 			t.Errorf("it imports %s", path)
 		}

@@ -13,17 +13,17 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// endTimeout is how long Commit, Cancel and Extend of a reservation may take at least: no request waits for them, and a commit that is
-// lost costs what was reserved.
+// endTimeout is how long Commit, Cancel and Extend of a reservation may take at least: no request waits for them, and a
+// commit that is lost costs what was reserved.
 const endTimeout = time.Second
 
-// Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
-// reservations. Errors and failures are as for Decide; without an answer from the service, the client assumes that nothing is
-// held.
+// Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors
+// must have reservations. Errors and failures are as for Decide; without an answer from the service, the client assumes
+// that nothing is held.
 //
-// Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while there is no
-// connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the reservation any more. After
-// any other error they may be called again.
+// Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while
+// there is no connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the
+// reservation any more. After any other error they may be called again.
 func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
 	start := time.Now()
 	held, err := c.reserve(ctx, r, o)
@@ -36,7 +36,8 @@ func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.Reserv
 }
 
 func (c *Client) reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
-	if _, err := appendRequest(nil, r); err != nil { // for its checks: grpc's errors for such a request look like a failure of the service
+	// for its checks: grpc's errors for such a request look like a failure of the service
+	if _, err := appendRequest(nil, r); err != nil {
 		return nil, err
 	}
 	call, cancel := context.WithTimeout(ctx, c.timeout)

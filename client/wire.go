@@ -17,14 +17,15 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// maxRequest bounds the message of one request. The service rejects a larger one (4 MiB) in a way that cannot be distinguished from an
-// overload: it would pass under limits.OnFailureAllow.
+// maxRequest bounds the message of one request. The service rejects a larger one (4 MiB) in a way that cannot be
+// distinguished from an overload: it would pass under limits.OnFailureAllow.
 const maxRequest = 1 << 20
 
-// appendRequest appends a request as a ratelimitd.v1.DecideRequest. Two requests have the same bytes only if they are the same, so the
-// bytes are also their key in the denial cache. The error is limits.ErrInvalid.
+// appendRequest appends a request as a ratelimitd.v1.DecideRequest. Two requests have the same bytes only if they are
+// the same, so the bytes are also their key in the denial cache. The error is limits.ErrInvalid.
 //
-// Messages are written without the generated code: a request is written once, by its caller, for both purposes and without garbage.
+// Messages are written without the generated code: a request is written once, by its caller, for both purposes and
+// without garbage.
 func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return b, err
@@ -94,8 +95,8 @@ func appendNested(b []byte, num protowire.Number, f func([]byte) []byte) []byte 
 	return slices.Insert(b, start, length[1:]...)
 }
 
-// answerOf returns the decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request would have had as a
-// call of its own.
+// answerOf returns the decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request
+// would have had as a call of its own.
 func answerOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	if e := r.GetError(); e != nil {
 		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage()))
@@ -155,8 +156,8 @@ func statusOf(s statusMessage) limits.Status {
 
 func atLeastZero(d *durationpb.Duration) time.Duration { return max(0, d.AsDuration()) }
 
-// errorOf returns limits.ErrInvalid for the status of a request that cannot be decided, context.DeadlineExceeded for one that took too
-// long, and other errors as they are.
+// errorOf returns limits.ErrInvalid for the status of a request that cannot be decided, context.DeadlineExceeded for
+// one that took too long, and other errors as they are.
 func errorOf(err error) error {
 	switch s := status.Convert(err); s.Code() {
 	case codes.InvalidArgument, codes.FailedPrecondition:

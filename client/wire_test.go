@@ -15,7 +15,8 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// A request is encoded to the same bytes as the generated message with the same content. So two requests with the same bytes are the same request.
+// A request is encoded to the same bytes as the generated message with the same content. So two requests with the same
+// bytes are the same request.
 func TestWire(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "a", "\x00", "\n\x01a\x12\x01b", strings.Repeat("x", 200)}))

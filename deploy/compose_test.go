@@ -60,7 +60,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// followServices follows what the services of a file refer to. One of them builds the image. Commands make some of the files.
+// followServices follows what the services of a file refer to. One of them builds the image. Commands make some of the
+// files.
 func followServices(t *testing.T, file, builder string, made ...string) {
 	t.Helper()
 	p := compose(t, file)
@@ -146,8 +147,8 @@ func TestComposeNames(t *testing.T) {
 	}
 }
 
-// TestComposeRegions runs the services of compose/regions with the certificates that its script makes: in the image, with
-// a real Redis for each region. A limit holds in both regions together.
+// TestComposeRegions runs the services of compose/regions with the certificates that its script makes: in the image,
+// with a real Redis for each region. A limit holds in both regions together.
 func TestComposeRegions(t *testing.T) {
 	followServices(t, regionsFile, "eu", "certificates")
 	p := compose(t, regionsFile)
@@ -187,7 +188,8 @@ func TestComposeRegions(t *testing.T) {
 	}
 	const trial = `{"domain": "shop", "descriptors": [{"entries": [{"key": "trial", "value": "%s"}]}]}`
 	for _, s := range started {
-		for deadline := time.Now().Add(30 * time.Second); ask(t, s, fmt.Sprintf(trial, "warm")) != http.StatusOK; { // the call waits for the home
+		// the call waits for the home
+		for deadline := time.Now().Add(30 * time.Second); ask(t, s, fmt.Sprintf(trial, "warm")) != http.StatusOK; {
 			if time.Now().After(deadline) {
 				t.Fatal("a region has no answer after 30 s")
 			}

@@ -49,7 +49,8 @@ descriptors:
 	other  = "domain: shop\ndescriptors: [{key: user, overridable: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n"
 )
 
-// mayBeZero are the queries that only a defect of the service, or a server that the test has not, would make other than 0.
+// mayBeZero are the queries that only a defect of the service, or a server that the test has not, would make other than
+// 0.
 var mayBeZero = []string{
 	"Panics A",                                  // a defect
 	"Hot keys without a list of their own A",    // needs several decisions at one moment
@@ -63,9 +64,9 @@ var mayBeZero = []string{
 	"Rules without hits A",                      // lists rules whose number is 0
 }
 
-// TestDashboardHasData asks a real Prometheus every query of the dashboard. It scrapes four processes under load: one that
-// counts in Redis, one in memory and in shadow mode, one that waits for an xDS server, and one that is down. A panel without
-// data, or with nothing but zeros, is a defect: its query asks for something that is not there.
+// TestDashboardHasData asks a real Prometheus every query of the dashboard. It scrapes four processes under load: one
+// that counts in Redis, one in memory and in shadow mode, one that waits for an xDS server, and one that is down. A
+// panel without data, or with nothing but zeros, is a defect: its query asks for something that is not there.
 //
 // Some panels are empty in most installations. This is what fills them here:
 //
@@ -115,7 +116,8 @@ func TestDashboardHasData(t *testing.T) {
 	asks := dashboardQueries(t)
 	waiting := slices.Sorted(maps.Keys(asks))
 	legends := make(map[string]string)
-	every := time.NewTicker(time.Second) // Prometheus scrapes as often, and the service reads a file once it has not changed for 400 ms
+	// Prometheus scrapes as often, and the service reads a file once it has not changed for 400 ms
+	every := time.NewTicker(time.Second)
 	defer every.Stop()
 	deadline := time.Now().Add(3 * time.Minute)
 	for round := 1; len(waiting) > 0 && time.Now().Before(deadline); round++ {
@@ -232,8 +234,8 @@ func hasData(t *testing.T, prometheus, name string, q query) (done bool, legend 
 	return true, legend
 }
 
-// keepBusy sends requests that a lease answers, until the end of the test. A process holds leased permits for half a second,
-// so a scrape finds some only where traffic is steady.
+// keepBusy sends requests that a lease answers, until the end of the test. A process holds leased permits for half a
+// second, so a scrape finds some only where traffic is steady.
 func keepBusy(t *testing.T, s served) {
 	t.Helper()
 	stop := make(chan struct{})
@@ -263,8 +265,8 @@ func keepBusy(t *testing.T, s served) {
 	})
 }
 
-// traffic sends requests of every kind that a panel shows. Each round has callers of its own, so that counters of every kind
-// grow after Prometheus has seen them.
+// traffic sends requests of every kind that a panel shows. Each round has callers of its own, so that counters of every
+// kind grow after Prometheus has seen them.
 func traffic(t *testing.T, inRedis, inMemory served, round int) {
 	t.Helper()
 	send := func(s served, domain, entries string) {
@@ -287,8 +289,8 @@ func traffic(t *testing.T, inRedis, inMemory served, round int) {
 	}
 }
 
-// serveOutside runs the image's program without a chroot: metrics of the process come from /proc. Arguments with a = are
-// variables.
+// serveOutside runs the image's program without a chroot: metrics of the process come from /proc. Arguments with a =
+// are variables.
 func serveOutside(t *testing.T, args ...string) served {
 	t.Helper()
 	var env []string
@@ -413,8 +415,8 @@ func TestDashboardLinks(t *testing.T) {
 	}
 }
 
-// TestDashboardAxes wants a unit on every axis: where numbers have none, the axis says what is counted, and a panel that
-// shows both rates and amounts has an axis for each.
+// TestDashboardAxes wants a unit on every axis: where numbers have none, the axis says what is counted, and a panel
+// that shows both rates and amounts has an axis for each.
 func TestDashboardAxes(t *testing.T) {
 	for _, p := range panels(t) {
 		if p.Type != "timeseries" {

@@ -111,7 +111,8 @@ func TestExampleRules(t *testing.T) {
 	}
 }
 
-// TestPageOfOtherLanguages compares the pieces of programs on the page with the examples, which workshop/e2e/interop runs.
+// TestPageOfOtherLanguages compares the pieces of programs on the page with the examples, which workshop/e2e/interop
+// runs.
 func TestPageOfOtherLanguages(t *testing.T) {
 	page, err := os.ReadFile("../docs/do/other-languages.md")
 	if err != nil {

@@ -59,7 +59,8 @@ func matches(t *testing.T, name string, want []byte) {
 	}
 }
 
-// valueSets are the files of helm/testdata, and the values for Envoy AI Gateway, by name: sets of values that people use.
+// valueSets are the files of helm/testdata, and the values for Envoy AI Gateway, by name: sets of values that people
+// use.
 func valueSets(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("helm/testdata/*.yaml")
@@ -114,7 +115,8 @@ func renderedAs(name, namespace string, values map[string]any) (map[string]strin
 	return short, nil
 }
 
-// chartObjects is the chart's objects for some values, decoded strictly: a field that the API does not have is an error.
+// chartObjects is the chart's objects for some values, decoded strictly: a field that the API does not have is an
+// error.
 func chartObjects(t *testing.T, values map[string]any) []runtime.Object {
 	t.Helper()
 	files, err := rendered(values)
@@ -148,8 +150,8 @@ func TestChartLint(t *testing.T) {
 
 var generated = regexp.MustCompile(`(?m)^  tokens: [A-Za-z0-9+/=]{64}$`)
 
-// TestChartGolden shows in a review what a change of the chart changes in the cluster. Texts that come from other files are
-// left out: TestChartCopies and TestChartAlerts compare them.
+// TestChartGolden shows in a review what a change of the chart changes in the cluster. Texts that come from other files
+// are left out: TestChartCopies and TestChartAlerts compare them.
 func TestChartGolden(t *testing.T) {
 	for name, values := range valueSets(t) {
 		files, err := rendered(values)
@@ -178,7 +180,8 @@ func TestChartObjects(t *testing.T) {
 	}
 }
 
-// TestChartNames installs the chart under another name, as a second release would: all objects and their labels have that name.
+// TestChartNames installs the chart under another name, as a second release would: all objects and their labels have
+// that name.
 func TestChartNames(t *testing.T) {
 	files, err := renderedAs("edge", "limits", valueSets(t)["everything"])
 	if err != nil {
@@ -193,7 +196,8 @@ func TestChartNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := o.(metav1.Object)
-		if _, account := o.(*corev1.ServiceAccount); !account && !strings.HasPrefix(m.GetName(), "edge-ratelimitd") { // that one has a value
+		// that one has a value
+		if _, account := o.(*corev1.ServiceAccount); !account && !strings.HasPrefix(m.GetName(), "edge-ratelimitd") {
 			t.Errorf("%s: the name is %s", file, m.GetName())
 		}
 		if m.GetNamespace() != "limits" || m.GetLabels()["app.kubernetes.io/instance"] != "edge" {
@@ -237,8 +241,8 @@ func TestOverlayWithRedis(t *testing.T) {
 	}
 }
 
-// TestChartIsTheManifests compares the chart with deploy/kubernetes: with the same Redis both make the same objects, except
-// for labels, and for the parts that Helm or kustomize requires.
+// TestChartIsTheManifests compares the chart with deploy/kubernetes: with the same Redis both make the same objects,
+// except for labels, and for the parts that Helm or kustomize requires.
 func TestChartIsTheManifests(t *testing.T) {
 	compared := func(all []runtime.Object) map[string]string {
 		env := environment(t, all)
@@ -295,7 +299,8 @@ func TestChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// TestChartCopies holds the chart's files, which Helm wants in the chart's directory, to the files that they are copies of.
+// TestChartCopies holds the chart's files, which Helm wants in the chart's directory, to the files that they are copies
+// of.
 func TestChartCopies(t *testing.T) {
 	for name, source := range map[string]string{"alerts.yml": "prometheus/alerts.yml", "messaging.yaml": "kubernetes/rules/messaging.yaml", "dashboard.json": dashboardFile} {
 		b, err := os.ReadFile(source)
@@ -310,7 +315,8 @@ func TestChartCopies(t *testing.T) {
 	}
 }
 
-// TestChartAlerts compares the PrometheusRule with alerts.yml: it has all alerts that are not left out, about the ServiceMonitor's job.
+// TestChartAlerts compares the PrometheusRule with alerts.yml: it has all alerts that are not left out, about the
+// ServiceMonitor's job.
 func TestChartAlerts(t *testing.T) {
 	all := chartObjects(t, valueSets(t)["everything"])
 	monitor, rule := one[*monitoringv1.ServiceMonitor](t, all), one[*monitoringv1.PrometheusRule](t, all)
@@ -609,8 +615,8 @@ func TestRegionsPage(t *testing.T) {
 	}
 }
 
-// TestKubernetesPageCommands tries the commands of docs/do/kubernetes.md as far as that needs no cluster: Helm's with the page's
-// values and a rule file, kubectl's by building what it applies. The files that they name exist.
+// TestKubernetesPageCommands tries the commands of docs/do/kubernetes.md as far as that needs no cluster: Helm's with
+// the page's values and a rule file, kubectl's by building what it applies. The files that they name exist.
 func TestKubernetesPageCommands(t *testing.T) {
 	b, err := os.ReadFile("../docs/do/kubernetes.md")
 	if err != nil {
@@ -646,7 +652,8 @@ func TestKubernetesPageCommands(t *testing.T) {
 				case "--set-file":
 					rules = append(rules, strings.Trim(words[i+1], "'"))
 				case "--values":
-					if _, err := os.Stat(filepath.Join("..", words[i+1])); err != nil && words[i+1] != "values.yaml" { // the page writes this one
+					// the page writes this one
+					if _, err := os.Stat(filepath.Join("..", words[i+1])); err != nil && words[i+1] != "values.yaml" {
 						t.Error(err)
 					}
 				}
@@ -736,8 +743,8 @@ func TestChartEnvoyGateway(t *testing.T) {
 	}
 }
 
-// TestChartServes runs the service in the image with what the chart gives the container without any value: its environment
-// and its rules. It counts, and its probes find it.
+// TestChartServes runs the service in the image with what the chart gives the container without any value: its
+// environment and its rules. It counts, and its probes find it.
 func TestChartServes(t *testing.T) {
 	all := chartObjects(t, valueSets(t)["example"])
 	c := deployment(t, all).Spec.Template.Spec.Containers[0]
@@ -786,8 +793,8 @@ func TestChartServes(t *testing.T) {
 	}
 }
 
-// hostile is a text that would leave its place in a template that does not quote it: it ends lines, begins documents and
-// comments, and has aliases, tags and actions of templates.
+// hostile is a text that would leave its place in a template that does not quote it: it ends lines, begins documents
+// and comments, and has aliases, tags and actions of templates.
 const hostile = "a: b\n---\nkind: Secret\n# \"'`{{ .Release.Name }}\n- &x [*x, !!binary x]\r\n\t%\u2028}"
 
 // TestChartHostileValues sets each text of the values to hostile ones. Either the schema rejects the text, or the

@@ -156,7 +156,8 @@ func TestImageRunsWithNothingElse(t *testing.T) {
 		"/bin/ratelimitd",
 		"/bin/ratelimit",                 // Envoy Gateway and Istio: the command replaces the entry point
 		"/bin/ratelimitd /bin/ratelimit", // envoyproxy/ratelimit's compose files: the command follows the entry point
-		"/bin/ratelimit --quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit.envoy-gateway-system", // a manifest of Envoy AI Gateway
+		// a manifest of Envoy AI Gateway
+		"/bin/ratelimit --quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit.envoy-gateway-system",
 	} {
 		t.Run(line, func(t *testing.T) {
 			s := serveInImage(t, rules, strings.Fields(line)...)

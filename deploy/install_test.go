@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestInstallFromSources runs two blocks of pages as they are, except for where the sources come from: how to build the program, and how to
-// build a release's program once more.
+// TestInstallFromSources runs two blocks of pages as they are, except for where the sources come from: how to build the
+// program, and how to build a release's program once more.
 func TestInstallFromSources(t *testing.T) {
 	const origin = "https://github.com/ratelimitd/ratelimitd "
 	here, err := filepath.Abs("..")

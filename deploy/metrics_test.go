@@ -21,8 +21,8 @@ import (
 
 const dashboardFile = "grafana/dashboards/ratelimitd.json"
 
-// exposed is every metric that the service has, with the labels each is known to have. It comes from two processes, one that
-// counts in memory and one in Redis with all that goes in front of it, in a region.
+// exposed is every metric that the service has, with the labels each is known to have. It comes from two processes, one
+// that counts in memory and one in Redis with all that goes in front of it, in a region.
 func exposed(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	socket := startRedis(t, "redis")
@@ -183,7 +183,8 @@ func panels(t *testing.T) []panel {
 	return d.Panels
 }
 
-// TestMetricsExist looks every metric of every expression, and every label it is asked by, up in what the service exposes.
+// TestMetricsExist looks every metric of every expression, and every label it is asked by, up in what the service
+// exposes.
 func TestMetricsExist(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		missing(t, "redis-server: workshop/scripts/install-redis gets it")
@@ -238,8 +239,8 @@ func TestMetricsExist(t *testing.T) {
 
 var variable = regexp.MustCompile(`\$[a-zA-Z_]+`)
 
-// TestDashboard looks at the dashboard as a person would: its variables are there, panels do not overlap, each says what it
-// shows and how to read it.
+// TestDashboard looks at the dashboard as a person would: its variables are there, panels do not overlap, each says
+// what it shows and how to read it.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile(dashboardFile)
 	if err != nil {

@@ -24,8 +24,8 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
-// missing skips a test because something that it needs is not installed. In CI the test fails instead, because a skipped test would go
-// unnoticed.
+// missing skips a test because something that it needs is not installed. In CI the test fails instead, because a
+// skipped test would go unnoticed.
 func missing(t *testing.T, what string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestReleaseIsBuiltAsTheImage compares the build command of goreleaser with the build command of workshop/scripts/rootfs, so that both give the
-// same bytes. workshop/scripts/release-test compares the bytes.
+// TestReleaseIsBuiltAsTheImage compares the build command of goreleaser with the build command of
+// workshop/scripts/rootfs, so that both give the same bytes. workshop/scripts/release-test compares the bytes.
 func TestReleaseIsBuiltAsTheImage(t *testing.T) {
 	b, err := os.ReadFile("../.goreleaser.yaml")
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// TestEveryAlertIsExplained wants for each alert a section of docs/do/runbook.md that its runbook_url leads to, with what it
-// means, what to look at and what to do; tests in which it is silent and in which it fires; and no section without an alert.
+// TestEveryAlertIsExplained wants for each alert a section of docs/do/runbook.md that its runbook_url leads to, with
+// what it means, what to look at and what to do; tests in which it is silent and in which it fires; and no section
+// without an alert.
 func TestEveryAlertIsExplained(t *testing.T) {
 	type file struct {
 		Groups []struct {

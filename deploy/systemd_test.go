@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestSystemdUnit checks the variables of the package's unit and of its file of settings, and lets systemd read the unit.
+// TestSystemdUnit checks the variables of the package's unit and of its file of settings, and lets systemd read the
+// unit.
 func TestSystemdUnit(t *testing.T) {
 	unit, err := os.ReadFile("systemd/ratelimitd.service")
 	if err != nil {

@@ -26,7 +26,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/envoymodule/internal/filter"
 )
 
-// garbagePercent is the GOGC of this process, unless the variable is set: the heap is small, so rare collections cost little memory.
+// garbagePercent is the GOGC of this process, unless the variable is set: the heap is small, so rare collections cost
+// little memory.
 const garbagePercent = 400
 
 func init() {
@@ -86,8 +87,8 @@ func ratelimitd_config_new(envoy C.uintptr_t, name, config C.buffer) (handle C.u
 	return C.uintptr_t(cgo.NewHandle(f))
 }
 
-// onMainThread reports whether Envoy's main thread is here. Elsewhere it is a worker, whose last request of a replaced configuration
-// has ended: other requests must not wait with it.
+// onMainThread reports whether Envoy's main thread is here. Elsewhere it is a worker, whose last request of a replaced
+// configuration has ended: other requests must not wait with it.
 func onMainThread() bool { return syscall.Gettid() == os.Getpid() }
 
 //export ratelimitd_config_destroy

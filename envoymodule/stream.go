@@ -109,7 +109,8 @@ func pack(headers []limiter.Header) *C.block {
 				*(*byte)(unsafe.Add(unsafe.Pointer(key), j)) = c + 'a' - 'A'
 			}
 		}
-		all[i] = C.header{key: key, key_length: C.size_t(len(h.Key)), value: put(h.Value), value_length: C.size_t(len(h.Value))}
+		all[i] = C.header{key: key, key_length: C.size_t(len(h.Key)), value: put(h.Value),
+			value_length: C.size_t(len(h.Value))}
 	}
 	return b
 }

@@ -10,30 +10,36 @@ import (
 	"testing"
 )
 
-// fileOrder is the order in which a package is read: what a file declares is used by the files before it, and rarely by those after it.
+// fileOrder is the order in which a package is read: what a file declares is used by the files before it, and rarely by
+// those after it.
 var fileOrder = map[string][]string{
 	"internal/limiter": {
 		"statistics.go", "totals.go", "resolve.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
-		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go", // the stages
-		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go", // the features
+		// the stages
+		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go",
+		// the features
+		"on_error.go", "active.go", "quota_mode.go", "request_limit.go", "enforcement.go", "penalty.go", "reservation.go",
 		"override.go", "replaces.go", "scale.go", "classes.go", "cost.go", "grouping.go",
 		"joining.go", "events.go", "hot.go", "usage.go", "series.go", // counters and observers
-		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "decision.go", "request.go", // the nouns
+		// the nouns
+		"work.go", "snapshot.go", "counter.go", "text.go", "metrics.go", "limit_metrics.go", "decision.go", "request.go",
 	},
 	"internal/server": {
 		"server.go", "http.go", "services.go", "handler.go", "listen.go", "health.go", // the ports
 		"kuadrant.go", "describe.go", "decisions.go", "reservations.go", "json.go", "quota.go", // the services
-		"quota_encode.go", "reservation_answer.go", "reservation_id.go", "reservation_request.go", "quota_decode.go", "json_fault.go", // their messages
+		// their messages
+		"quota_encode.go", "reservation_answer.go", "reservation_id.go", "reservation_request.go", "quota_decode.go", "json_fault.go",
 		"method.go", "batched.go", "call.go", "intake.go", // calls
-		"metrics.go", "decode.go", "encode.go", "options.go", "trace.go", "b3.go", "certificates.go", "ratelimit.go", // what all use
+		// what all use
+		"metrics.go", "decode.go", "encode.go", "options.go", "trace.go", "b3.go", "certificates.go", "ratelimit.go",
 	},
 }
 
 // arrow is the use of a declaration in another file.
 type arrow struct{ from, to string }
 
-// arrows returns the uses of each other's declarations by the files of a package, without tests. What other packages declare is not
-// known, and not needed.
+// arrows returns the uses of each other's declarations by the files of a package, without tests. What other packages
+// declare is not known, and not needed.
 func arrows(t *testing.T, p pkg) []arrow {
 	t.Helper()
 	var files []*ast.File

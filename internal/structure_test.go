@@ -21,9 +21,11 @@ import (
 const module = "github.com/ratelimitd/ratelimitd/"
 
 // imports is the import table: which packages of this module each package may import. A name that ends with /... means
-// the package and all packages below it; the longest name that covers a package counts. The table onlyIn has the imports of other modules.
+// the package and all packages below it; the longest name that covers a package counts. The table onlyIn has the
+// imports of other modules.
 var imports = map[string][]string{
-	// The wings of internal, from the bottom to the top. A package may import its own wing, and of the wings below it what the row names.
+	// The wings of internal, from the bottom to the top. A package may import its own wing, and of the wings below it what
+	// the row names.
 	"internal/descriptor":    {},
 	"internal/platform/...":  {"internal/platform/..."},
 	"internal/config/...":    {"internal/descriptor", "internal/config/...", "internal/platform/..."},
@@ -37,56 +39,83 @@ var imports = map[string][]string{
 	"internal/testkit/...":   {"internal/testkit/..."},
 
 	// Packages that know less than their wing.
-	"internal/platform/metric":            {},                                                                                                                                                                                   // package ratelimit links it, and no metrics client
-	"internal/config/yamlform/...":        {"internal/config/yamlform"},                                                                                                                                                         // YAML, independent of what it describes
-	"internal/backend":                    {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},                                                                                                       // the contract knows no store
-	"internal/limiter/events":             {"internal/descriptor", "internal/platform/..."},                                                                                                                                     // observers do not know what a decision is
-	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},                                                                                                                                 // an HTTP client, which a limiter does not need
-	"internal/limiter/hotkeys":            {"internal/platform/metric"},                                                                                                                                                         // the same
-	"internal/limiter/usage":              {"internal/descriptor", "internal/platform/metric"},                                                                                                                                  // the same
-	"internal/limiter/grpcstatus":         {"internal/limiter"},                                                                                                                                                                 // the errors of a decision
-	"internal/lending/lease":              {"internal/descriptor", "internal/backend", "internal/platform/..."},                                                                                                                 // a store in front of a store
-	"internal/lending/regions":            {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},                                                         // the same
-	"internal/lending/quota":              {"internal/descriptor"},                                                                                                                                                              // pure arithmetic
-	"internal/lending/quota/envoymodel":   {"internal/lending/quota"},                                                                                                                                                           // the same
-	"internal/lending/quota/redisshares":  {"internal/lending/quota"},                                                                                                                                                           // it stores what the arithmetic says
-	"internal/assembly":                   {"internal/descriptor", "internal/config/override/...", "internal/assembly/parts", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"}, // package redisstore links it, and no server
-	"internal/assembly/parts":             {"internal/descriptor", "internal/config/...", "internal/backend", "internal/limiter"},                                                                                               // package ratelimit links it, and no Redis
-	"internal/platform/intake":            {},                                                                                                                                                                                   // bounds, independent of what is asked
-	"internal/server/transport":           {"internal/platform/intake"},                                                                                                                                                         // HTTP/2
-	"internal/server/reservation":         {},                                                                                                                                                                                   // signatures
+	// package ratelimit links it, and no metrics client
+	"internal/platform/metric": {},
+	// YAML, independent of what it describes
+	"internal/config/yamlform/...": {"internal/config/yamlform"},
+	// the contract knows no store
+	"internal/backend": {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},
+	// observers do not know what a decision is
+	"internal/limiter/events": {"internal/descriptor", "internal/platform/..."},
+	// an HTTP client, which a limiter does not need
+	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},
+	// the same
+	"internal/limiter/hotkeys": {"internal/platform/metric"},
+	// the same
+	"internal/limiter/usage": {"internal/descriptor", "internal/platform/metric"},
+	// the errors of a decision
+	"internal/limiter/grpcstatus": {"internal/limiter"},
+	// a store in front of a store
+	"internal/lending/lease": {"internal/descriptor", "internal/backend", "internal/platform/..."},
+	// the same
+	"internal/lending/regions": {"internal/descriptor", "internal/backend", "internal/backend/overlimit", "internal/lending/lease", "internal/platform/..."},
+	// pure arithmetic
+	"internal/lending/quota": {"internal/descriptor"},
+	// the same
+	"internal/lending/quota/envoymodel": {"internal/lending/quota"},
+	// it stores what the arithmetic says
+	"internal/lending/quota/redisshares": {"internal/lending/quota"},
+	// package redisstore links it, and no server
+	"internal/assembly": {"internal/descriptor", "internal/config/override/...", "internal/assembly/parts", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"},
+	// package ratelimit links it, and no Redis
+	"internal/assembly/parts":     {"internal/descriptor", "internal/config/...", "internal/backend", "internal/limiter"},
+	"internal/platform/intake":    {},                           // bounds, independent of what is asked
+	"internal/server/transport":   {"internal/platform/intake"}, // HTTP/2
+	"internal/server/reservation": {},                           // signatures
 
 	// Packages that know more than their wing, and why.
-	"internal/platform/logging":       {"internal/descriptor"},                                                                                                                                                                                                 // it cuts the entries of requests
-	"internal/operator/promcompat":    {"internal/platform/statsd", "internal/config/yamlform"},                                                                                                                                                                // it reads a mapping file of statsd_exporter
-	"internal/testkit/backendtest":    {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},                                                                                                                                           // the suite of all stores
-	"internal/server/regionrpc":       {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},                                                             // it carries what the stores of two regions say to each other
-	"internal/operator":               {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."}, // it shows the fleet and the regions
-	"internal/operator/overridepb":    {"internal/descriptor", "internal/config/override", "proto/..."},                                                                                                                                                        // overrides as messages
-	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/operator/overridepb", "internal/platform/...", "internal/authoring/explain", "proto/..."},                                                                         // a server's explanation looks like a local one
+	// it cuts the entries of requests
+	"internal/platform/logging": {"internal/descriptor"},
+	// it reads a mapping file of statsd_exporter
+	"internal/operator/promcompat": {"internal/platform/statsd", "internal/config/yamlform"},
+	// the suite of all stores
+	"internal/testkit/backendtest": {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},
+	// it carries what the stores of two regions say to each other
+	"internal/server/regionrpc": {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},
+	// it shows the fleet and the regions
+	"internal/operator": {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."},
+	// overrides as messages
+	"internal/operator/overridepb": {"internal/descriptor", "internal/config/override", "proto/..."},
+	// a server's explanation looks like a local one
+	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/operator/overridepb", "internal/platform/...", "internal/authoring/explain", "proto/..."},
 
 	// The public packages, and what is not part of the program.
-	"limits":                            {},
-	"limits/limitsprom":                 {"limits"},
-	"client":                            {"limits", "proto/ratelimitd/v1"},
-	"ratelimit":                         {"limits", "internal/descriptor", "internal/config", "internal/config/override", "internal/config/yamlform", "internal/assembly/parts", "internal/backend", "internal/backend/memory", "internal/limiter"}, // no Redis
-	"ratelimit/redisstore":              {"ratelimit", "internal/config/override/redissource", "internal/assembly", "internal/assembly/parts", "internal/backend/...", "internal/limiter"},
-	"ratelimit/rulefiles":               {"ratelimit", "internal/config/...", "internal/assembly/parts"},
-	"middleware/...":                    {"limits", "middleware/internal/..."},
-	"middleware/httplimit":              {"limits", "middleware/internal/...", "internal/platform/problem"},                                                                                                            // which needs the standard library alone
-	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "ratelimit/rulefiles", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"}, // both deciders
+	"limits":            {},
+	"limits/limitsprom": {"limits"},
+	"client":            {"limits", "proto/ratelimitd/v1"},
+	// no Redis
+	"ratelimit":            {"limits", "internal/descriptor", "internal/config", "internal/config/override", "internal/config/yamlform", "internal/assembly/parts", "internal/backend", "internal/backend/memory", "internal/limiter"},
+	"ratelimit/redisstore": {"ratelimit", "internal/config/override/redissource", "internal/assembly", "internal/assembly/parts", "internal/backend/...", "internal/limiter"},
+	"ratelimit/rulefiles":  {"ratelimit", "internal/config/...", "internal/assembly/parts"},
+	"middleware/...":       {"limits", "middleware/internal/..."},
+	// which needs the standard library alone
+	"middleware/httplimit": {"limits", "middleware/internal/...", "internal/platform/problem"},
+	// both deciders
+	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "ratelimit/rulefiles", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"},
 	"proto/...":                         {"proto/..."},
 	"proto/ratelimitd/admin/v1":         {},
-	"cmd/ratelimitd":                    {"internal/...", "proto/ratelimitd/admin/v1"}, // it writes requests to the admin port
-	"examples/...":                      {"client", "limits", "middleware/...", "ratelimit/..."},
-	"docs/figures":                      {"internal/descriptor", "internal/backend"},
-	"workshop/bench/emptyserver":        {"internal/server/...", "internal/platform/intake"},
-	"workshop/attack":                   {"internal/testkit/http2test"},
-	"workshop/bench":                    {"internal/testkit/envoytest", "internal/testkit/http2test"},
-	"workshop/models":                   {},
-	"workshop/simulate":                 {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/...", "internal/testkit/..."}, // the fleet
-	"workshop/matrix":                   {"internal/...", "limits", "ratelimit"},                                                                                                    // every way to count
-	"workshop/scripts/...":              {},
+	// it writes requests to the admin port
+	"cmd/ratelimitd":             {"internal/...", "proto/ratelimitd/admin/v1"},
+	"examples/...":               {"client", "limits", "middleware/...", "ratelimit/..."},
+	"docs/figures":               {"internal/descriptor", "internal/backend"},
+	"workshop/bench/emptyserver": {"internal/server/...", "internal/platform/intake"},
+	"workshop/attack":            {"internal/testkit/http2test"},
+	"workshop/bench":             {"internal/testkit/envoytest", "internal/testkit/http2test"},
+	"workshop/models":            {},
+	// the fleet
+	"workshop/simulate":    {"internal/descriptor", "internal/config/...", "internal/backend/...", "internal/limiter", "internal/lending/...", "internal/testkit/..."},
+	"workshop/matrix":      {"internal/...", "limits", "ratelimit"}, // every way to count
+	"workshop/scripts/...": {},
 }
 
 // onlyIn lists imports that only some packages may have: an import that begins with the path is allowed only in these
@@ -449,7 +478,8 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
 	exist := map[string]bool{
-		"workshop/e2e": true, "deploy": true, "envoymodule": true, "workshop/bench/libraries": true, "examples/routers": true, "workshop/tools": true, // modules of their own
+		// modules of their own
+		"workshop/e2e": true, "deploy": true, "envoymodule": true, "workshop/bench/libraries": true, "examples/routers": true, "workshop/tools": true,
 		"workshop/site": true, // no Go
 	}
 	for _, p := range packages(t) {
@@ -469,7 +499,8 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 }
 
-// Every module that go.mod requires directly has a reason in docs/contributing/packages.md, and what is named there is required.
+// Every module that go.mod requires directly has a reason in docs/contributing/packages.md, and what is named there is
+// required.
 func TestDependenciesHaveReasons(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "go.mod"))
 	if err != nil {

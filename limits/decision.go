@@ -11,15 +11,16 @@ type Decision struct {
 	// Allowed reports whether the request may pass.
 	Allowed bool
 
-	// Delay is how long a request that is allowed must wait for its turn before it proceeds. Only leaky buckets delay requests.
+	// Delay is how long a request that is allowed must wait for its turn before it proceeds. Only leaky buckets delay
+	// requests.
 	Delay time.Duration
 
 	// RetryAfter is the time until the same request would be allowed, if it is not. Never: it can never pass, because the
 	// limit is smaller than the request. It is 0, which is unknown, if Source is FailClosed.
 	RetryAfter time.Duration
 
-	// NextAfter is the time until another hit fits, after a request that is allowed and has taken the last one. 0: one fits already, or
-	// it is not known, as from package client.
+	// NextAfter is the time until another hit fits, after a request that is allowed and has taken the last one. 0: one
+	// fits already, or it is not known, as from package client.
 	NextAfter time.Duration
 
 	// Statuses are the verdicts on the descriptors, in the order of the request. It is empty if Source is FailOpen or
@@ -57,8 +58,9 @@ const Never time.Duration = math.MaxInt64
 
 // Status is the verdict on one descriptor.
 type Status struct {
-	Allowed    bool
-	Rule       string        // the rule that applies: its domain, keys and values with dots between them; empty: no rule matches
+	Allowed bool
+	// the rule that applies: its domain, keys and values with dots between them; empty: no rule matches
+	Rule       string
 	Limit      uint64        // requests per window; 0: no limit applies
 	Remaining  uint64        // hits that are left
 	ResetAfter time.Duration // until the window ends, or until nothing is in use any more; in whole seconds, rounded up
@@ -108,7 +110,8 @@ func (s Source) String() string {
 	}
 }
 
-// Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that there is no decision.
+// Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that there is no
+// decision.
 type Decider interface {
 	Decide(ctx context.Context, r *Request) (Decision, error)
 }

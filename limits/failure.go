@@ -1,6 +1,7 @@
 package limits
 
-// OnFailure is what happens to a request when its limits cannot be checked: the store of the counters, or the service, does not answer.
+// OnFailure is what happens to a request when its limits cannot be checked: the store of the counters, or the service,
+// does not answer.
 type OnFailure uint8
 
 // The answers to a failure. A rule file names them in on_error.
@@ -9,7 +10,8 @@ const (
 	OnFailureAllow                    // the request passes
 	OnFailureDeny                     // the request is denied
 	OnFailureError                    // there is no decision, but an error
-	OnFailureLocal                    // this process counts, which only package ratelimit can do; elsewhere it is OnFailureError
+	// this process counts, which only package ratelimit can do; elsewhere it is OnFailureError
+	OnFailureLocal
 )
 
 func (f OnFailure) String() string {

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// fresh is how long an answer is trusted by callers that come later. A refund, a reset or a change of rules may have made room since.
+// fresh is how long an answer is trusted by callers that come later. A refund, a reset or a change of rules may have
+// made room since.
 const fresh = time.Second
 
 // lines holds a line for everything that somebody waits for now.
@@ -27,7 +28,8 @@ type identity struct {
 	entries string
 }
 
-// line is the callers that wait for one thing, in the order in which they came. The first one asks. Its fields are guarded by queue.mu.
+// line is the callers that wait for one thing, in the order in which they came. The first one asks. Its fields are
+// guarded by queue.mu.
 type line struct {
 	callers list.List // turns (*turn), the first caller in front
 	room    time.Time // when there will be room, as far as the last answer knows
@@ -48,7 +50,8 @@ func (q *queue) join(d any, r *Request) *turn {
 	t := &turn{first: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if reflect.ValueOf(d).Comparable() { // else nothing tells whether another decider is the same, and the line has one caller
+	// else nothing tells whether another decider is the same, and the line has one caller
+	if reflect.ValueOf(d).Comparable() {
 		t.id = identity{d, r.identity()}
 		t.line = q.byID[t.id]
 	}

@@ -16,9 +16,9 @@ type Request struct {
 	// Amount is what each descriptor without its own amount uses.
 	Amount Amount
 
-	// MaxDelay is the longest delay that you accept. A request that a leaky bucket would delay for longer is denied, counts nothing, and
-	// its decision has the Delay that it would have had. 0: any delay. Only package ratelimit knows it; Allow and Wait set it from the
-	// deadline of their context.
+	// MaxDelay is the longest delay that you accept. A request that a leaky bucket would delay for longer is denied,
+	// counts nothing, and its decision has the Delay that it would have had. 0: any delay. Only package ratelimit knows
+	// it; Allow and Wait set it from the deadline of their context.
 	MaxDelay time.Duration
 
 	unpaired string // a key that NewRequest got without a value
@@ -59,10 +59,11 @@ type Entry struct {
 type Amount struct {
 	// Hits is a number of hits. 0 means 1 hit, unless there are Units or Peek is set.
 	Hits uint64
-	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into hits. Hits
-	// and Units are added.
+	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into
+	// hits. Hits and Units are added.
 	Units map[string]uint64
-	// Peek reads the limit and counts nothing. Remaining of the status shows what is left. A peek is allowed even if nothing is left.
+	// Peek reads the limit and counts nothing. Remaining of the status shows what is left. A peek is allowed even if
+	// nothing is left.
 	Peek bool
 }
 

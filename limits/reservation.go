@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Reserver sets hits aside for requests whose cost is known only when they are over. A ratelimit.Limiter and a client.Client are
-// reservers.
+// Reserver sets hits aside for requests whose cost is known only when they are over. A ratelimit.Limiter and a
+// client.Client are reservers.
 type Reserver interface {
 	// Reserve holds the amounts of a request. If not all of them fit, it holds nothing, and Decision.Allowed of the
 	// reservation is false.
@@ -41,9 +41,9 @@ func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *R
 	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
 }
 
-// Commit charges what the request used and ends the reservation: one amount for all descriptors, or one for each. Without amounts
-// the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never denied: what was used is
-// used.
+// Commit charges what the request used and ends the reservation: one amount for all descriptors, or one for each.
+// Without amounts the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never
+// denied: what was used is used.
 func (r *Reservation) Commit(ctx context.Context, used ...Amount) error {
 	if r.holder == nil {
 		return nil

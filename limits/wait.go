@@ -16,7 +16,8 @@ var (
 	ErrTooLong = errors.New("the request would be allowed only after the deadline")
 )
 
-// Allow asks d, and reports whether the request may pass. It returns after the delay of a request that a leaky bucket delays.
+// Allow asks d, and reports whether the request may pass. It returns after the delay of a request that a leaky bucket
+// delays.
 func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 	answer, err := d.Decide(ctx, r.until(ctx))
 	if err == nil && !answer.Allowed && answer.Delay > 0 {
@@ -28,10 +29,10 @@ func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 	return answer.Allowed && err == nil, err
 }
 
-// Wait waits until the request is allowed. Callers of this process that ask d for the same domain and descriptors wait in line: they
-// pass in the order in which they came, and only the first of them asks. It asks again when the last answer says that there is room.
-// If something else has taken the room, it waits a random time longer: at most 5 ms at first, twice as much each time, never more
-// than a tenth of the wait.
+// Wait waits until the request is allowed. Callers of this process that ask d for the same domain and descriptors wait
+// in line: they pass in the order in which they came, and only the first of them asks. It asks again when the last
+// answer says that there is room. If something else has taken the room, it waits a random time longer: at most 5 ms at
+// first, twice as much each time, never more than a tenth of the wait.
 //
 // If the deadline of ctx is too near, Wait returns ErrTooLong as soon as this is known, and counts nothing.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
@@ -63,8 +64,9 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 	}
 }
 
-// Acquire waits until the request has a place under its limits of requests at the same time, and reserves it. Callers of this process wait
-// in line, as in Wait. Call release once, when the request is over. If a program dies, its place is free again after the limit's time.
+// Acquire waits until the request has a place under its limits of requests at the same time, and reserves it. Callers
+// of this process wait in line, as in Wait. Call release once, when the request is over. If a program dies, its place
+// is free again after the limit's time.
 func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err error) {
 	t := lines.join(d, r)
 	defer t.leave()
@@ -86,7 +88,8 @@ func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err e
 		case held.Decision.RetryAfter == Never:
 			return nil, ErrNever
 		}
-		if err := rest(ctx, min(wait(denied, held.Decision.RetryAfter), longestPoll/2+rand.N(longestPoll/2)), t.wake); err != nil {
+		if err := rest(ctx, min(wait(denied, held.Decision.RetryAfter), longestPoll/2+rand.N(longestPoll/2)),
+			t.wake); err != nil {
 			return nil, err
 		}
 	}
@@ -117,8 +120,8 @@ func wait(denied int, retryAfter time.Duration) time.Duration {
 
 func tooLong(wait time.Duration) error { return fmt.Errorf("%w: in %s", ErrTooLong, wait) }
 
-// Sleep waits for d. It returns ErrTooLong at once if the deadline of ctx comes before that, and the error of ctx if ctx
-// ends while it waits.
+// Sleep waits for d. It returns ErrTooLong at once if the deadline of ctx comes before that, and the error of ctx if
+// ctx ends while it waits.
 func Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, nil) }
 
 // sleep is Sleep that ends early if wake has something.

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// check rejects a request beyond the bounds that the service has by default, so that a value that a client chose, such as a
-// header, takes no more memory here than there.
+// check rejects a request beyond the bounds that the service has by default, so that a value that a client chose, such
+// as a header, takes no more memory here than there.
 func (l *Limiter) check(r *Request) error {
 	if l.closed.Load() {
 		return limits.ErrClosed

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Reset clears the counters of one descriptor, given as pairs of key and value: what it has used so far is forgotten, in Redis for all
-// processes.
+// Reset clears the counters of one descriptor, given as pairs of key and value: what it has used so far is forgotten,
+// in Redis for all processes.
 func (l *Limiter) Reset(ctx context.Context, domain string, pairs ...string) error {
 	r := limits.NewRequest(domain, pairs...)
 	if err := l.check(r); err != nil {
@@ -23,7 +23,8 @@ func (l *Limiter) Reset(ctx context.Context, domain string, pairs ...string) err
 	return failed(err)
 }
 
-// Refund gives hits back that an earlier request has counted, under all its descriptors. A limit never holds less than nothing.
+// Refund gives hits back that an earlier request has counted, under all its descriptors. A limit never holds less than
+// nothing.
 func (l *Limiter) Refund(ctx context.Context, r *Request) error {
 	if err := l.check(r); err != nil {
 		return err
@@ -41,8 +42,8 @@ func (l *Limiter) Refund(ctx context.Context, r *Request) error {
 	return failed(err)
 }
 
-// SetRules replaces the rules in code. Counters of rules that stay are kept, and so are the rules of Options.Files. It is an error if the
-// rules come from Options.Dir.
+// SetRules replaces the rules in code. Counters of rules that stay are kept, and so are the rules of Options.Files. It
+// is an error if the rules come from Options.Dir.
 func (l *Limiter) SetRules(domains ...Domain) error {
 	if l.options.Dir != nil {
 		return errors.New("ratelimit: SetRules: the rules come from Options.Dir: change its files")

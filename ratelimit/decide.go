@@ -30,9 +30,9 @@ func (l *Limiter) release(c *call) {
 	l.calls.Put(c)
 }
 
-// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where the rules
-// say so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis' error, unless on_error
-// decides.
+// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where
+// the rules say so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis'
+// error, unless on_error decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	return l.observed(ctx, r, nil)
 }
@@ -86,8 +86,8 @@ func (l *Limiter) ask(ctx context.Context, c *call, maxDelay time.Duration) (d D
 	return c.answer(), nil
 }
 
-// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky bucket that
-// delays requests, Allow returns after the delay.
+// Allow decides a request of one hit under one descriptor, given as pairs of key and value. If the rule is a leaky
+// bucket that delays requests, Allow returns after the delay.
 func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bool, error) {
 	if f := l.facts(); l.observer != nil || f.concurrency || f.delays {
 		return limits.Allow(ctx, l, limits.NewRequest(domain, pairs...))

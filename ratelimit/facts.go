@@ -66,8 +66,8 @@ func (l *Limiter) facts() *facts {
 	return f
 }
 
-// checkDecide returns an error for a request that must not be decided: a descriptor would take a place of a Concurrency limit, which only
-// a reservation gives back.
+// checkDecide returns an error for a request that must not be decided: a descriptor would take a place of a Concurrency
+// limit, which only a reservation gives back.
 func (f *facts) checkDecide(domain string, all []limiter.Descriptor) error {
 	if !f.concurrency {
 		return nil
@@ -78,7 +78,8 @@ func (f *facts) checkDecide(domain string, all []limiter.Descriptor) error {
 	}
 	var taken []int
 	for i := range all {
-		if peeks := all[i].HasHits && all[i].Hits == 0 && len(all[i].Amounts) == 0; !peeks && countsAtOnce(d.Match(all[i].Entries)) {
+		if peeks := all[i].HasHits && all[i].Hits == 0 && len(all[i].Amounts) == 0; !peeks &&
+			countsAtOnce(d.Match(all[i].Entries)) {
 			taken = append(taken, i)
 		}
 	}
@@ -90,11 +91,12 @@ func (f *facts) checkDecide(domain string, all []limiter.Descriptor) error {
 
 // countsAtOnce reports whether a rule has a Concurrency limit.
 func countsAtOnce(r *descriptor.Rule) bool {
-	return r != nil && slices.ContainsFunc(r.Limits, func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency })
+	return r != nil && slices.ContainsFunc(r.Limits,
+		func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency })
 }
 
-// checkMatched returns an error for a descriptor that no rule can match, because of its domain or its keys. Unless the limiter is strict,
-// such a descriptor passes, and is logged once.
+// checkMatched returns an error for a descriptor that no rule can match, because of its domain or its keys. Unless the
+// limiter is strict, such a descriptor passes, and is logged once.
 func (l *Limiter) checkMatched(c *call) error {
 	for i := range c.decision.Statuses {
 		if s := &c.decision.Statuses[i]; s.Rule != nil || s.Limited || s.FromRequest {
@@ -142,8 +144,9 @@ func (l *Limiter) unmatched(name string, domain *descriptor.Domain, entries []de
 	return nil
 }
 
-// CheckKeys returns an error if no rule of a domain can match a descriptor with these keys, in this order. A program that writes both its
-// rules and its descriptors checks them with it when it starts. It returns nil if the rules may change: with Options.Dir.
+// CheckKeys returns an error if no rule of a domain can match a descriptor with these keys, in this order. A program
+// that writes both its rules and its descriptors checks them with it when it starts. It returns nil if the rules may
+// change: with Options.Dir.
 func (l *Limiter) CheckKeys(domain string, keys ...string) error {
 	if !l.strict {
 		return nil

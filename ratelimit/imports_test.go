@@ -12,8 +12,8 @@ const (
 	watcher = "github.com/fsnotify/"
 )
 
-// A program becomes no larger by what it does not use: neither what only the service needs, nor Redis or a watcher of files if
-// its limits need none.
+// A program becomes no larger by what it does not use: neither what only the service needs, nor Redis or a watcher of
+// files if its limits need none.
 func TestImports(t *testing.T) {
 	for _, c := range []struct {
 		packages string

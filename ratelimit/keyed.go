@@ -19,8 +19,8 @@ const (
 
 // Keyed is one limit for each ID: each customer, address or API key has its own counter. NewKeyed makes one.
 //
-// It is a Limiter with one rule, so it has the same algorithms and counters, in memory or in Redis. It is a limits.Decider and a
-// limits.Reserver, for middleware: see httplimit.ByKey.
+// It is a Limiter with one rule, so it has the same algorithms and counters, in memory or in Redis. It is a
+// limits.Decider and a limits.Reserver, for middleware: see httplimit.ByKey.
 type Keyed struct {
 	limiter *Limiter
 	limit   Limit
@@ -31,14 +31,15 @@ type Keyed struct {
 // NewKeyed returns a Keyed that counts in the memory of this process. It needs no Close.
 func NewKeyed(limit Limit) (*Keyed, error) { return OpenKeyed(context.Background(), limit, Options{}) }
 
-// OpenKeyed is NewKeyed with options, such as a Redis. The options must have no rules. Keyed limits that share a Redis share their
-// counters, unless they have other algorithms, windows or values of redisstore.Options.KeyPrefix.
+// OpenKeyed is NewKeyed with options, such as a Redis. The options must have no rules. Keyed limits that share a Redis
+// share their counters, unless they have other algorithms, windows or values of redisstore.Options.KeyPrefix.
 func OpenKeyed(ctx context.Context, limit Limit, o Options) (*Keyed, error) {
 	if o.Dir != nil || o.Files != nil || o.Domains != nil {
 		return nil, errors.New("ratelimit: OpenKeyed has one rule: leave Options.Domains, Files and Dir empty")
 	}
 	reservations := limit.Algorithm != Concurrency && limit.Algorithm != LeakyBucket // those two cannot have any
-	o.Domains = []Domain{{Name: keyedDomain, Rules: []Rule{{Key: keyedKey, Limit: limit, Reservations: reservations, overridable: true}}}}
+	o.Domains = []Domain{{Name: keyedDomain, Rules: []Rule{{Key: keyedKey, Limit: limit, Reservations: reservations,
+		overridable: true}}}}
 	l, err := Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,8 @@ func OpenKeyed(ctx context.Context, limit Limit, o Options) (*Keyed, error) {
 	return &Keyed{limiter: l, limit: limit}, nil
 }
 
-// Allow reports whether an ID may do one thing now, and counts it. If the limit is a LeakyBucket, Allow returns after the delay.
+// Allow reports whether an ID may do one thing now, and counts it. If the limit is a LeakyBucket, Allow returns after
+// the delay.
 func (k *Keyed) Allow(ctx context.Context, id string) (bool, error) {
 	if k.numbers(id) != nil {
 		return k.AllowN(ctx, id, 1)
@@ -59,8 +61,8 @@ func (k *Keyed) AllowN(ctx context.Context, id string, n uint64) (bool, error) {
 	return limits.Allow(ctx, k, request(id, n))
 }
 
-// AllowWith is AllowN with a limit for this call, such as a number from your database. It has the algorithm and the window of the Keyed, and
-// the counter of the ID.
+// AllowWith is AllowN with a limit for this call, such as a number from your database. It has the algorithm and the
+// window of the Keyed, and the counter of the ID.
 func (k *Keyed) AllowWith(ctx context.Context, id string, n uint64, limit Limit) (bool, error) {
 	numbers, err := k.numbersOf(limit)
 	if err != nil {
@@ -98,8 +100,9 @@ func (k *Keyed) Left(ctx context.Context, id string) (Status, error) {
 	return d.Statuses[0], nil
 }
 
-// ReserveN holds n things of an ID until its cost is known: call Commit or Cancel of the reservation. What nobody ends is given back after
-// a minute, or ReserveOptions.TTL. A LeakyBucket cannot hold anything: its requests wait for their turn.
+// ReserveN holds n things of an ID until its cost is known: call Commit or Cancel of the reservation. What nobody ends
+// is given back after a minute, or ReserveOptions.TTL. A LeakyBucket cannot hold anything: its requests wait for their
+// turn.
 func (k *Keyed) ReserveN(ctx context.Context, id string, n uint64, o ReserveOptions) (*Reservation, error) {
 	return k.Reserve(ctx, request(id, n), o)
 }
@@ -119,8 +122,8 @@ func (k *Keyed) Reset(ctx context.Context, id string) error {
 	return k.limiter.Reset(ctx, keyedDomain, keyedKey, id)
 }
 
-// SetLimit gives one ID another limit, in this process, with the algorithm and the window of the Keyed. What it has used stays used. The
-// zero Limit takes it back.
+// SetLimit gives one ID another limit, in this process, with the algorithm and the window of the Keyed. What it has
+// used stays used. The zero Limit takes it back.
 func (k *Keyed) SetLimit(id string, limit Limit) error {
 	if limit == (Limit{}) {
 		k.own.Delete(id)
@@ -167,8 +170,10 @@ func (k *Keyed) numbers(id string) *override.Numbers {
 // numbersOf returns the numbers of a limit for one ID.
 func (k *Keyed) numbersOf(limit Limit) (*override.Numbers, error) {
 	if limit.Algorithm != k.limit.Algorithm || limit.Window != k.limit.Window {
-		return nil, fmt.Errorf("ratelimit: the limit of one ID must have the algorithm and the window of the others: %s and %s, not %s and %s",
-			k.limit.Algorithm, k.limit.Window, limit.Algorithm, limit.Window)
+		return nil,
+			fmt.Errorf("ratelimit: the limit of one ID must have the algorithm and the window of the others: %s and %s, "+
+				"not %s and %s",
+				k.limit.Algorithm, k.limit.Window, limit.Algorithm, limit.Window)
 	}
 	return &override.Numbers{Kind: override.Replace, Requests: limit.Requests, Burst: limit.Burst}, nil
 }

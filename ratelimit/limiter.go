@@ -44,8 +44,8 @@ func New(domain string, rules ...Rule) (*Limiter, error) {
 	return Open(context.Background(), Options{Domains: []Domain{{Name: domain, Rules: rules}}})
 }
 
-// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake, or if an
-// option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
+// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake,
+// or if an option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == nil && !o.AllowUnmatched}
@@ -96,7 +96,8 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 		l.engine.Swap(tree, settings)
 		return nil
 	}
-	work, err := o.Dir.Open(config.Options{Fixed: fixed[:len(o.Domains)], Defaults: fixed[len(o.Domains):], Strict: o.Strict, NoRegions: true, Logger: o.Logger}, func(r config.Result) {
+	work, err := o.Dir.Open(config.Options{Fixed: fixed[:len(o.Domains)], Defaults: fixed[len(o.Domains):],
+		Strict: o.Strict, NoRegions: true, Logger: o.Logger}, func(r config.Result) {
 		l.engine.Swap(r.Tree, settings)
 	})
 	if err != nil {
@@ -118,7 +119,8 @@ func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error)
 		l.work.Add(store.Run)
 		counters = &parts.Counters{Store: store}
 	}
-	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys, NoMetrics: true})
+	l.engine = limiter.New(limiter.Options{Store: counters.Store, Local: counters.Local, Keys: counters.Keys,
+		NoMetrics: true})
 	if counters.Joined != nil {
 		counters.Joined(l.engine)
 	}
@@ -128,7 +130,8 @@ func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error)
 // longestFirstRead is how long Open may wait for overrides.
 const longestFirstRead = 2 * time.Second
 
-// openOverrides makes the limiter follow overrides; nil: there are none. Operators remove overrides that have ended, not this process.
+// openOverrides makes the limiter follow overrides; nil: there are none. Operators remove overrides that have ended,
+// not this process.
 func (l *Limiter) openOverrides(o *Options, counters *parts.Counters) (*parts.Overrides, error) {
 	source := counters.Overrides
 	if o.Overrides != nil {
@@ -152,7 +155,8 @@ func (o *Options) settings() (limiter.Settings, error) {
 	if o.AllOrNothing {
 		s.Admission = descriptor.AllOrNothing
 	}
-	if s.OnError = descriptor.ParseOnError(o.OnFailure.String()); o.OnFailure != limits.OnFailureDefault && s.OnError == descriptor.OnErrorDefault {
+	if s.OnError = descriptor.ParseOnError(o.OnFailure.String()); o.OnFailure != limits.OnFailureDefault &&
+		s.OnError == descriptor.OnErrorDefault {
 		return s, fmt.Errorf("Options.OnFailure is %d, which package limits does not know", o.OnFailure)
 	}
 	s.Headers = descriptor.HeaderFamilies(o.Headers)
@@ -162,8 +166,8 @@ func (o *Options) settings() (limiter.Settings, error) {
 	return s, nil
 }
 
-// Close stops following files and Redis, sends pending messages, and ends all goroutines of the limiter. Every later call returns
-// limits.ErrClosed.
+// Close stops following files and Redis, sends pending messages, and ends all goroutines of the limiter. Every later
+// call returns limits.ErrClosed.
 func (l *Limiter) Close() error {
 	l.closed.Store(true)
 	return l.close()

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Options are the settings of a Limiter. Rules must come from at least one of Domains, Files and Dir. Domains of Files are
-// defaults, which a file of Dir may replace; it cannot replace a domain of Domains.
+// Options are the settings of a Limiter. Rules must come from at least one of Domains, Files and Dir. Domains of Files
+// are defaults, which a file of Dir may replace; it cannot replace a domain of Domains.
 type Options struct {
 	Domains []Domain // rules in code
 	Files   fs.FS    // rule files (*.yaml) that are read once, such as an embed.FS
@@ -18,23 +18,24 @@ type Options struct {
 	// Dir is a directory of rule files, which are read again when they change: rulefiles.Dir returns one. Default none.
 	Dir *RuleFiles
 
-	// Strict rejects probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and logged. Rules in code
-	// are always strict.
+	// Strict rejects probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and
+	// logged. Rules in code are always strict.
 	Strict bool
 
-	// AllowUnmatched lets a request pass if it has a descriptor that no rule can match: a domain or keys that no rule has. The first such
-	// request is logged. Without it, this is limits.ErrInvalid, because a misspelt key would otherwise mean no limit. With Dir such requests
-	// always pass, because an operator may remove a rule.
+	// AllowUnmatched lets a request pass if it has a descriptor that no rule can match: a domain or keys that no rule has.
+	// The first such request is logged. Without it, this is limits.ErrInvalid, because a misspelt key would otherwise mean
+	// no limit. With Dir such requests always pass, because an operator may remove a rule.
 	AllowUnmatched bool
 
 	// Store is where counters live: redisstore.New returns one in Redis. Nil: in the memory of this process.
 	Store *Store
 
-	// Overrides are the numbers that operators set for one customer each: rulefiles.Overrides reads them from a file. Those in Redis are a
-	// setting of package redisstore. Default none.
+	// Overrides are the numbers that operators set for one customer each: rulefiles.Overrides reads them from a file.
+	// Those in Redis are a setting of package redisstore. Default none.
 	Overrides *Overrides
 
-	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default limits.OnFailureError.
+	// OnFailure decides if the counters cannot be read and neither the rule nor its domain has on_error. Default
+	// limits.OnFailureError.
 	OnFailure limits.OnFailure
 
 	// AllOrNothing is for domains without admission: a denied request consumes nothing under any of its descriptors.
@@ -58,8 +59,10 @@ type Headers uint8
 
 // The families: HeadersIETF|HeadersRetryAfter are two.
 const (
-	HeadersRateLimit  = Headers(descriptor.HeadersReference)  // RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit sends them
-	HeadersXRateLimit = Headers(descriptor.HeadersDraft03)    // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy sends them
+	// RateLimit-Limit, -Remaining and -Reset, as envoyproxy/ratelimit sends them
+	HeadersRateLimit = Headers(descriptor.HeadersReference)
+	// X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy sends them
+	HeadersXRateLimit = Headers(descriptor.HeadersDraft03)
 	HeadersIETF       = Headers(descriptor.HeadersIETF)       // RateLimit-Policy and RateLimit, of the IETF draft
 	HeadersRetryAfter = Headers(descriptor.HeadersRetryAfter) // Retry-After on denials
 )

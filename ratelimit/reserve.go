@@ -11,13 +11,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors must have
-// reservations. If on_error decides, nothing is held.
+// Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors
+// must have reservations. If on_error decides, nothing is held.
 func (l *Limiter) Reserve(ctx context.Context, r *Request, o ReserveOptions) (*Reservation, error) {
 	return l.reserveObserved(ctx, r, nil, o)
 }
 
-func (l *Limiter) reserveObserved(ctx context.Context, r *Request, numbers *override.Numbers, o ReserveOptions) (*Reservation, error) {
+func (l *Limiter) reserveObserved(ctx context.Context, r *Request, numbers *override.Numbers,
+	o ReserveOptions) (*Reservation, error) {
 	if l.observer == nil {
 		return l.reserve(ctx, r, numbers, o)
 	}
@@ -31,7 +32,8 @@ func (l *Limiter) reserveObserved(ctx context.Context, r *Request, numbers *over
 	return held, err
 }
 
-func (l *Limiter) reserve(ctx context.Context, r *Request, numbers *override.Numbers, o ReserveOptions) (*Reservation, error) {
+func (l *Limiter) reserve(ctx context.Context, r *Request, numbers *override.Numbers,
+	o ReserveOptions) (*Reservation, error) {
 	if err := l.check(r); err != nil {
 		return nil, err
 	}
@@ -73,13 +75,14 @@ func (l *Limiter) hold(ctx context.Context, c *call, r *Request, o ReserveOption
 				reserved = held.Hits
 			}
 		}
-		h.request.Descriptors = append(h.request.Descriptors, Descriptor{Entries: append([]Entry(nil), from.Entries...), Amount: &held})
+		h.request.Descriptors = append(h.request.Descriptors,
+			Descriptor{Entries: append([]Entry(nil), from.Entries...), Amount: &held})
 	}
 	return limits.NewReservation(d, reserved, expires, h), nil
 }
 
-// Acquire waits until a request has a place under a Concurrency limit, given as pairs of key and value. Call release when the request is
-// over: see limits.Acquire.
+// Acquire waits until a request has a place under a Concurrency limit, given as pairs of key and value. Call release
+// when the request is over: see limits.Acquire.
 func (l *Limiter) Acquire(ctx context.Context, domain string, pairs ...string) (release func(), err error) {
 	return limits.Acquire(ctx, l, limits.NewRequest(domain, pairs...))
 }
@@ -94,7 +97,8 @@ type holder struct {
 // Commit implements limits.Holder.
 func (h *holder) Commit(ctx context.Context, used []Amount) error {
 	if n := len(used); n > 1 && n != len(h.request.Descriptors) {
-		return fmt.Errorf("%w: %d amounts for %d descriptors: give one for all, or one for each", limits.ErrInvalid, n, len(h.request.Descriptors))
+		return fmt.Errorf("%w: %d amounts for %d descriptors: give one for all, or one for each", limits.ErrInvalid, n,
+			len(h.request.Descriptors))
 	}
 	_, err := h.step(ctx, &limiter.Reservation{Op: limiter.Commit, ID: h.id, Final: true}, used)
 	return err
@@ -109,7 +113,8 @@ func (h *holder) Extend(ctx context.Context, ttl time.Duration) (time.Time, erro
 }
 
 // step sends a step of the reservation, with an amount for all descriptors or for each, or with what is reserved.
-func (h *holder) step(ctx context.Context, reservation *limiter.Reservation, used []Amount) (expires time.Time, err error) {
+func (h *holder) step(ctx context.Context, reservation *limiter.Reservation,
+	used []Amount) (expires time.Time, err error) {
 	if err := h.limiter.check(&h.request); err != nil {
 		return expires, err
 	}
@@ -120,7 +125,8 @@ func (h *holder) step(ctx context.Context, reservation *limiter.Reservation, use
 	return expires, err
 }
 
-func (h *holder) end(ctx context.Context, c *call, reservation *limiter.Reservation, used []Amount) (expires time.Time, err error) {
+func (h *holder) end(ctx context.Context, c *call, reservation *limiter.Reservation,
+	used []Amount) (expires time.Time, err error) {
 	c.request.Reservation = reservation
 	for i := range c.request.Descriptors {
 		d := &c.request.Descriptors[i]

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Domain is a namespace of rules, written in code. It is checked and counted like a rule file with the same content: a domain in
-// code and the same domain in a file of another program share counters in Redis.
+// Domain is a namespace of rules, written in code. It is checked and counted like a rule file with the same content: a
+// domain in code and the same domain in a file of another program share counters in Redis.
 //
 // What Rule and Limit do not offer, rule files do: Options.Files takes them from an embed.FS.
 type Domain struct {
@@ -26,8 +26,8 @@ type Domain struct {
 	AllOrNothing bool
 }
 
-// Rule applies to descriptors whose entry on this level has Key, and Value if it is not empty. Without Value, each value of the entry
-// has counters of its own.
+// Rule applies to descriptors whose entry on this level has Key, and Value if it is not empty. Without Value, each
+// value of the entry has counters of its own.
 type Rule struct {
 	Key   string
 	Value string // may contain * for any bytes
@@ -38,8 +38,8 @@ type Rule struct {
 	// Rules are for the next entry of the descriptor.
 	Rules []Rule
 
-	// Condition makes the entry choose among Rules without being part of their counters: a customer who changes plans keeps the
-	// same counters.
+	// Condition makes the entry choose among Rules without being part of their counters: a customer who changes plans
+	// keeps the same counters.
 	Condition bool
 
 	Shadow       bool             // measure the limits and enforce none of them
@@ -51,13 +51,14 @@ type Rule struct {
 
 // Limit is a number of requests for a window. PerSecond and its siblings return one.
 type Limit struct {
-	Name      string
-	Requests  uint64
-	Window    time.Duration // in whole milliseconds; counted in the largest unit up to a day that divides it: 24 h are one day
+	Name     string
+	Requests uint64
+	// in whole milliseconds; counted in the largest unit up to a day that divides it: 24 h are one day
+	Window    time.Duration
 	Algorithm Algorithm
 
-	// Burst is how many tokens a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests; a LeakyBucket in
-	// which none may wait needs a rule file with `burst: 0`.
+	// Burst is how many tokens a TokenBucket holds, or how many requests may wait in a LeakyBucket. Default Requests; a
+	// LeakyBucket in which none may wait needs a rule file with `burst: 0`.
 	Burst uint64
 }
 
@@ -81,8 +82,10 @@ const (
 	SlidingWindow = Algorithm(descriptor.SlidingWindow) // an estimate of the requests in the last Window
 	SlidingLog    = Algorithm(descriptor.SlidingLog)    // exactly the requests in the last Window
 	TokenBucket   = Algorithm(descriptor.TokenBucket)   // Burst at once, then Requests per Window, evenly
-	LeakyBucket   = Algorithm(descriptor.LeakyBucket)   // requests wait for their turn: one each Window/Requests, at most Burst of them
-	Concurrency   = Algorithm(descriptor.Concurrency)   // Requests at the same time; a place that nobody gives back is free after Window
+	// requests wait for their turn: one each Window/Requests, at most Burst of them
+	LeakyBucket = Algorithm(descriptor.LeakyBucket)
+	// Requests at the same time; a place that nobody gives back is free after Window
+	Concurrency = Algorithm(descriptor.Concurrency)
 )
 
 // PerSecond allows n requests in each second.
@@ -97,13 +100,14 @@ func PerHour(n uint64) Limit { return Per(n, time.Hour) }
 // PerDay allows n requests in each day, from midnight UTC.
 func PerDay(n uint64) Limit { return Per(n, 24*time.Hour) }
 
-// Bucket is a token bucket: at most burst requests at once, and n in each window, evenly. Bucket(10, time.Second, 20) is 10 a second with a
-// burst of 20.
+// Bucket is a token bucket: at most burst requests at once, and n in each window, evenly. Bucket(10, time.Second, 20)
+// is 10 a second with a burst of 20.
 func Bucket(n uint64, window time.Duration, burst uint64) Limit {
 	return Limit{Requests: n, Window: window, Algorithm: TokenBucket, Burst: burst}
 }
 
-// AtOnce allows n requests at the same time. A place that nobody gives back, because a program died, is free after a time.
+// AtOnce allows n requests at the same time. A place that nobody gives back, because a program died, is free after a
+// time.
 func AtOnce(n uint64, freeAfter time.Duration) Limit {
 	return Limit{Requests: n, Window: freeAfter, Algorithm: Concurrency}
 }
@@ -181,7 +185,8 @@ func (r *Rule) pairs() (yamlform.Pairs, error) {
 var units = []struct {
 	name string
 	long time.Duration
-}{{"day", 24 * time.Hour}, {"hour", time.Hour}, {"minute", time.Minute}, {"second", time.Second}, {"millisecond", time.Millisecond}}
+}{{"day", 24 * time.Hour}, {"hour", time.Hour}, {"minute", time.Minute}, {"second", time.Second},
+	{"millisecond", time.Millisecond}}
 
 func (l *Limit) pairs() (yamlform.Pairs, error) {
 	if int(l.Algorithm) >= len(descriptor.AlgorithmNames) {
@@ -195,19 +200,21 @@ func (l *Limit) pairs() (yamlform.Pairs, error) {
 		all = append(all, yamlform.Pair{Key: "burst", Value: float64(l.Burst)})
 	}
 	if l.Algorithm == Concurrency {
-		return append(all, yamlform.Pair{Key: "max_in_flight", Value: float64(l.Requests)}, yamlform.Pair{Key: "ttl", Value: l.Window.String()}), nil
+		return append(all, yamlform.Pair{Key: "max_in_flight", Value: float64(l.Requests)},
+			yamlform.Pair{Key: "ttl", Value: l.Window.String()}), nil
 	}
 	for _, u := range units {
 		if l.Window > 0 && l.Window%u.long == 0 {
-			return append(all, yamlform.Pair{Key: "unit", Value: u.name}, yamlform.Pair{Key: "unit_multiplier", Value: float64(l.Window / u.long)},
+			return append(all, yamlform.Pair{Key: "unit", Value: u.name},
+				yamlform.Pair{Key: "unit_multiplier", Value: float64(l.Window / u.long)},
 				yamlform.Pair{Key: "requests_per_unit", Value: float64(l.Requests)}), nil
 		}
 	}
 	return nil, fmt.Errorf("the limit's Window is %s: it must be at least 1ms, in whole milliseconds", l.Window)
 }
 
-// fixedRules returns the rules that never change, which are in code and in Options.Files, and their tree. A mistake in them
-// is an error, because only a new version of the program can correct it.
+// fixedRules returns the rules that never change, which are in code and in Options.Files, and their tree. A mistake in
+// them is an error, because only a new version of the program can correct it.
 func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err error) {
 	for i := range o.Domains {
 		d := &o.Domains[i]
@@ -246,11 +253,16 @@ func (o *Options) fixedRules() (files []config.File, tree *descriptor.Tree, err 
 
 // inCode replaces the names of rule files in an error by those of Rule and Limit.
 var inCode = strings.NewReplacer(
-	": domain: ", ": ", "descriptors[", "Rules[", "the descriptors there", "the rules there", "descriptors", "Rules", "a descriptor", "a rule",
-	".rate_limit.requests_per_unit", ".Limit.Requests", ".rate_limit.ttl", ".Limit.Window", ".rate_limit.burst", ".Limit.Burst",
-	".rate_limits[", ".Limits[", ".rate_limit", ".Limit", "`rate_limits`", "Limits", "`requests_per_unit`", "Requests", "`ttl`", "Window",
-	"`burst`", "Burst", "write `key: NAME`", "set it", "`key`", "Key", "a `name`", "a Name", "`fixed_window`", "FixedWindow",
-	"`sliding_window`", "SlidingWindow", "`sliding_log`", "SlidingLog", "`token_bucket`", "TokenBucket", "`leaky_bucket`", "LeakyBucket",
+	": domain: ", ": ", "descriptors[", "Rules[", "the descriptors there", "the rules there", "descriptors", "Rules",
+	"a descriptor", "a rule",
+	".rate_limit.requests_per_unit", ".Limit.Requests", ".rate_limit.ttl", ".Limit.Window", ".rate_limit.burst",
+	".Limit.Burst",
+	".rate_limits[", ".Limits[", ".rate_limit", ".Limit", "`rate_limits`", "Limits", "`requests_per_unit`", "Requests",
+	"`ttl`", "Window",
+	"`burst`", "Burst", "write `key: NAME`", "set it", "`key`", "Key", "a `name`", "a Name", "`fixed_window`",
+	"FixedWindow",
+	"`sliding_window`", "SlidingWindow", "`sliding_log`", "SlidingLog", "`token_bucket`", "TokenBucket", "`leaky_bucket`",
+	"LeakyBucket",
 	"`concurrency`", "Concurrency",
 )
 

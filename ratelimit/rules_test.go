@@ -77,10 +77,11 @@ func TestMistakesInCode(t *testing.T) {
 	for want, rule := range map[string]ratelimit.Rule{
 		`Rules[0].Limit.Burst: Burst cannot be used with FixedWindow: it is for TokenBucket or LeakyBucket`: {Key: "a", Limit: ratelimit.Limit{Requests: 1, Window: time.Second, Burst: 2}},
 		`rule with key "a": the limit's Window is 1.5ms`:                                                    {Key: "a", Limit: ratelimit.Per(1, 1500*time.Microsecond)},
-		`the limit's Window is 0s`:                                      {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limit: ratelimit.Limit{Requests: 1}}}},
-		`the limit's Algorithm is 9`:                                    {Key: "a", Limits: []ratelimit.Limit{{Algorithm: 9}}},
-		"Options.Domains[0]: Rules[0]: a rule without a Key: set it":    {Limit: ratelimit.PerSecond(1)},
-		"Rules[0].Rules[0].Limits[0]: a limit of Limits without a Name": {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limits: []ratelimit.Limit{ratelimit.PerSecond(1)}}}}, // without a name
+		`the limit's Window is 0s`:                                   {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limit: ratelimit.Limit{Requests: 1}}}},
+		`the limit's Algorithm is 9`:                                 {Key: "a", Limits: []ratelimit.Limit{{Algorithm: 9}}},
+		"Options.Domains[0]: Rules[0]: a rule without a Key: set it": {Limit: ratelimit.PerSecond(1)},
+		// without a name
+		"Rules[0].Rules[0].Limits[0]: a limit of Limits without a Name": {Key: "b", Rules: []ratelimit.Rule{{Key: "a", Limits: []ratelimit.Limit{ratelimit.PerSecond(1)}}}},
 		"Rules[0].Limit.Requests: Requests must":                        {Key: "a", Limit: ratelimit.PerSecond(1 << 60)},
 		"Rules[0].Limit.Window: Window must":                            {Key: "a", Limit: ratelimit.Limit{Requests: 1, Algorithm: ratelimit.Concurrency}},
 	} {
@@ -105,7 +106,8 @@ func TestMistakesInCode(t *testing.T) {
 	}
 }
 
-// Rules of all three sources apply together. A file of the directory replaces a domain of embedded files, but not one in code.
+// Rules of all three sources apply together. A file of the directory replaces a domain of embedded files, but not one
+// in code.
 func TestSources(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: dir\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 1}}]\n",
 		"domain: code\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 9}}]\n")

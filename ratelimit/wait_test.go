@@ -46,7 +46,8 @@ var (
 	tenASecond     = ratelimit.Rule{Key: "k", Limit: ratelimit.Limit{Requests: 10, Window: time.Second, Algorithm: ratelimit.TokenBucket, Burst: 1}}
 )
 
-// Workers that wait in a loop get the whole rate, each the same part of it, and with one decision for each request that passes.
+// Workers that wait in a loop get the whole rate, each the same part of it, and with one decision for each request that
+// passes.
 func TestWaitIsFair(t *testing.T) {
 	for _, workers := range []int{1, 2, 5, 20, 100} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
@@ -182,7 +183,8 @@ func TestTheFirstGivesUp(t *testing.T) {
 	})
 }
 
-// Places of a Concurrency limit are taken by Acquire, in the order of the callers, and given back. Calls that cannot give one back are errors.
+// Places of a Concurrency limit are taken by Acquire, in the order of the callers, and given back. Calls that cannot
+// give one back are errors.
 func TestAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, ratelimit.Rule{Key: "k", Limit: ratelimit.Limit{Requests: 2, Window: time.Minute, Algorithm: ratelimit.Concurrency}})

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// acceptedOptions are settings of envoyproxy/ratelimit that change nothing here. They are accepted so that a deployment starts
-// without changes. The settings that are set are logged once, with one line per reason. A field is nil unless it is set. A value equal to
-// the tag unless is not logged, because the service does that anyway.
+// acceptedOptions are settings of envoyproxy/ratelimit that change nothing here. They are accepted so that a deployment
+// starts without changes. The settings that are set are logged once, with one line per reason. A field is nil unless it
+// is set. A value equal to the tag unless is not logged, because the service does that anyway.
 type acceptedOptions struct {
 	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"Changes are found however they are made." because:"changes of rule files are found however they are made"`
 	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`
@@ -47,7 +47,8 @@ func (o *acceptedOptions) log(to *slog.Logger) {
 			continue
 		}
 		value, because := v.Elem(), field.Tag.Get("because")
-		if value.Kind() == reflect.String && value.String() == "" || value.Kind() == reflect.Bool && field.Tag.Get("unless") == "true" && value.Bool() {
+		if value.Kind() == reflect.String && value.String() == "" || value.Kind() == reflect.Bool &&
+			field.Tag.Get("unless") == "true" && value.Bool() {
 			continue
 		}
 		if named[because] == nil {

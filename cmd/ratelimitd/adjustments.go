@@ -10,7 +10,8 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// adjustments are settings of envoyproxy/ratelimit with a value outside what this service accepts, and the value used instead.
+// adjustments are settings of envoyproxy/ratelimit with a value outside what this service accepts, and the value used
+// instead.
 type adjustments struct{ all []adjustment }
 
 type adjustment struct {
@@ -45,6 +46,7 @@ func (m *adjustments) inForce() map[string]adjustment {
 func (m *adjustments) log(to *slog.Logger) {
 	found := m.inForce()
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		to.Warn("a setting has a value that this service does not accept: another one is used", "variable", name, "given", found[name].given, "used", found[name].used)
+		to.Warn("a setting has a value that this service does not accept: another one is used", "variable", name, "given",
+			found[name].given, "used", found[name].used)
 	}
 }

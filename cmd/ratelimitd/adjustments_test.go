@@ -16,17 +16,20 @@ import (
 // fails marks a value with which the service does not start.
 const fails = "fails"
 
-// oddValues maps variables of envoyproxy/ratelimit to unusual values, each with the value that the service uses. The log reports
-// every value that is adjusted. envoyproxy/ratelimit accepts all of these values except the values marked fails.
+// oddValues maps variables of envoyproxy/ratelimit to unusual values, each with the value that the service uses. The
+// log reports every value that is adjusted. envoyproxy/ratelimit accepts all of these values except the values marked
+// fails.
 var oddValues = map[string]map[string]string{
 	"PORT":      {"0x1F90": "8080", "017620": "8080", "0b11": "3", "8_080": "8080", "+80": "80", "08": fails, " 80": fails, "8080.0": fails, "-1": fails, "65536": fails},
 	"GRPC_PORT": {"0x1F91": "8081", "1e3": fails, "99999999999999999999": fails},
 
-	"DEBUG_PORT":                    {"0x17B6": "6070", "70000": "70000", "-1": "-1"}, // not a valid port: the pages are off
+	// not a valid port: the pages are off
+	"DEBUG_PORT":                    {"0x17B6": "6070", "70000": "70000", "-1": "-1"},
 	"GRPC_MAX_CONNECTION_AGE":       {"0": "0s", "-1s": "0s", "1ns": "1ms", "1h30m": "1h30m0s", "5": fails, "1d": fails, " 5s": fails},
 	"GRPC_MAX_CONNECTION_AGE_GRACE": {"0": "0s", "-1s": "-1s", ".5s": "500ms"},
 
-	"LOCAL_CACHE_SIZE_IN_BYTES":     {"0x1000": "4096", "1_000": "1000", "-1": "-1", "1e6": fails}, // the minimum is 512 KiB
+	// the minimum is 512 KiB
+	"LOCAL_CACHE_SIZE_IN_BYTES":     {"0x1000": "4096", "1_000": "1000", "-1": "-1", "1e6": fails},
 	"EXPIRATION_JITTER_MAX_SECONDS": {"0x10": "16", "-1": "0", "99999999999": "31536000"},
 	"NEAR_LIMIT_RATIO":              {"1.2": "1", "-1": "0", "NaN": "0.8", "Inf": "1", "0x1p-2": "0.25", "1e400": fails, " 0.5": fails},
 	"LOG_FORMAT":                    {"plain": "text", "JSON": "json"},
@@ -37,11 +40,12 @@ var oddValues = map[string]map[string]string{
 	"REDIS_TIMEOUT":                {"0": "10s", "-1s": "10s", "1us": "1ms"},
 	"REDIS_POOL_SIZE":              {"0": "4", "0x10": "16", "999999": "100000"},
 	"REDIS_POOL_ON_EMPTY_BEHAVIOR": {"wait": "WAIT", "foo": "WAIT"},
-	"REDIS_SOCKET_TYPE":            {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails}, // udp: envoyproxy/ratelimit waits forever
-	"REDIS_PERSECOND_TIMEOUT":      {"0": "10s"},
-	"REDIS_PERSECOND_POOL_SIZE":    {"0": "4"},
-	"REDIS_PERSECOND_SOCKET_TYPE":  {"tcp4": "tcp4"},
-	"REDIS_PIPELINE_LIMIT":         {"0x10": "16", "-1": "-1"},
+	// udp: envoyproxy/ratelimit waits forever
+	"REDIS_SOCKET_TYPE":           {"tcp4": "tcp4", "tcp6": "tcp6", "TCP": "tcp", "udp": fails},
+	"REDIS_PERSECOND_TIMEOUT":     {"0": "10s"},
+	"REDIS_PERSECOND_POOL_SIZE":   {"0": "4"},
+	"REDIS_PERSECOND_SOCKET_TYPE": {"tcp4": "tcp4"},
+	"REDIS_PIPELINE_LIMIT":        {"0x10": "16", "-1": "-1"},
 
 	"REDIS_STARTUP_INITIAL_INTERVAL": {"0": "100ms", "-1s": "100ms", "1ns": "1ms", "1h30m": "1h30m0s"},
 	"REDIS_STARTUP_MAX_INTERVAL":     {"0": "10s", "-1s": "10s", "500ms": "500ms"},
@@ -130,7 +134,8 @@ func TestAdjustedValuesAreLogged(t *testing.T) {
 	}
 }
 
-// envoyproxy/ratelimit starts with these faulty settings. This service starts too, and its log names the part that it ignores.
+// envoyproxy/ratelimit starts with these faulty settings. This service starts too, and its log names the part that it
+// ignores.
 func TestStartsWithFaultySettings(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "bad.yaml", "mappings: [{match: a.b, nome: c}]")

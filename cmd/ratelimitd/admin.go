@@ -46,15 +46,18 @@ func (s *starting) access(_ context.Context, opts *service.Options) (err error) 
 		a.Tokens = tokens
 	}
 	if a.Tokens == nil && o.ClientCA == "" && !isLoopback(listen.DebugHost) {
-		s.log.Warn("anyone who can reach the admin port can read its pages and change the log level: set RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
+		s.log.Warn("anyone who can reach the admin port can read its pages and change the log level: set "+
+			"RATELIMITD_ADMIN_TOKEN_FILE, or RATELIMITD_ADMIN_TLS_CLIENT_CA, or DEBUG_HOST=127.0.0.1",
 			"debug_host", listen.DebugHost)
 	}
 	if o.Cert == "" && o.Key == "" {
 		if o.ClientCA != "" || len(names) > 0 {
-			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
+			return errors.New("RATELIMITD_ADMIN_TLS_CLIENT_CA and RATELIMITD_ADMIN_TLS_CLIENT_SAN need " +
+				"RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY: client certificates need encrypted connections")
 		}
 		if a.Tokens != nil && !isLoopback(listen.DebugHost) {
-			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY",
+			s.log.Warn("operators' tokens are sent in plain text to an address that is not loopback: set "+
+				"RATELIMITD_ADMIN_TLS_CERT and RATELIMITD_ADMIN_TLS_KEY",
 				"debug_host", listen.DebugHost)
 		}
 		return nil
@@ -75,8 +78,8 @@ func (s *starting) access(_ context.Context, opts *service.Options) (err error) 
 	return nil
 }
 
-// isLoopback reports whether only this machine can reach an address. A host name other than localhost may resolve to any
-// address.
+// isLoopback reports whether only this machine can reach an address. A host name other than localhost may resolve to
+// any address.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()

@@ -14,7 +14,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// docs/reference/grpc-api.md names every service and method of the admin API, and the OpenAPI next to it describes every field.
+// docs/reference/grpc-api.md names every service and method of the admin API, and the OpenAPI next to it describes
+// every field.
 func TestAdminAPIIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "grpc-api.md")

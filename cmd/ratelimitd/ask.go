@@ -83,7 +83,8 @@ func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 		}
 	}
 	if !unit.OnWire() {
-		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name, strings.Join(descriptor.WireUnitNames, ", "))
+		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name,
+			strings.Join(descriptor.WireUnitNames, ", "))
 	}
 	return &limiter.RequestLimit{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
 }
@@ -104,13 +105,15 @@ func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient
 		return nil, misuse(fmt.Errorf("--server is empty: write host:port, such as localhost:%s, or unix:PATH", defaultPort))
 	}
 	if _, port, err := net.SplitHostPort(server); (err != nil || port == "") && !strings.HasPrefix(server, "unix:") {
-		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server, defaultPort))
+		return nil, misuse(fmt.Errorf("--server %s: write host:port, such as localhost:%s, or unix:PATH", server,
+			defaultPort))
 	}
 	if o.Timeout <= 0 {
 		return nil, misuse(fmt.Errorf("--timeout %s: use a time above 0", o.Timeout))
 	}
 	client, err := serviceclient.Dial(serviceclient.Options{
-		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token, NoToken: defaultPort == "8081",
+		Server: server, TLS: o.TLS, CA: o.CA, Cert: o.Cert, Key: o.Key, ServerName: o.ServerName, Token: token,
+		NoToken: defaultPort == "8081",
 		Timeout: o.Timeout,
 	})
 	if err != nil { // nothing has been sent yet: a file or a name is wrong
@@ -134,8 +137,10 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 			return nil, misuse(err)
 		}
 	}
-	encrypted := serviceclient.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert, ServerName: connect.ServerName}
-	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() && !isLoopback(host) {
+	encrypted := serviceclient.Options{TLS: connect.TLS, CA: connect.CA, Cert: connect.Cert,
+		ServerName: connect.ServerName}
+	if host, _, err := net.SplitHostPort(server); err == nil && token != "" && !encrypted.Encrypted() &&
+		!isLoopback(host) {
 		fmt.Fprintf(warn, "ratelimitd: warning: the token is sent to %s in plain text; --tls encrypts it\n", server)
 	}
 	return connect.dial(server, token, "6070")

@@ -32,7 +32,8 @@ func (*callCommand) about() about {
 			{"look without counting, as JSON", "ratelimitd call -d messaging to_number=2061234567 --hits 0 -o json"},
 		},
 		exits: []exitCode{
-			{0, "Every request passed."}, {1, "A request got no answer."}, {2, "The command line is invalid."}, {exitOverLimit, "A request was denied."},
+			{0, "Every request passed."}, {1, "A request got no answer."}, {2, "The command line is invalid."},
+			{exitOverLimit, "A request was denied."},
 		},
 	}
 }
@@ -78,7 +79,8 @@ func (o *callCommand) request() (*serviceclient.Request, error) {
 		return nil, err
 	}
 	if o.Hits > backend.MaxHits || o.Hits < -backend.MaxHits {
-		return nil, misuse(fmt.Errorf("--hits %d: use at most %d, which is more than any limit", o.Hits, int64(backend.MaxHits)))
+		return nil, misuse(fmt.Errorf("--hits %d: use at most %d, which is more than any limit", o.Hits,
+			int64(backend.MaxHits)))
 	}
 	return &serviceclient.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
 }
@@ -98,7 +100,8 @@ func (o *callCommand) load() (*serviceclient.Load, error) {
 	return nil, nil
 }
 
-func (o *callCommand) many(ctx context.Context, s streams, client *serviceclient.Client, request *serviceclient.Request, load *serviceclient.Load) error {
+func (o *callCommand) many(ctx context.Context, s streams, client *serviceclient.Client, request *serviceclient.Request,
+	load *serviceclient.Load) error {
 	sum := client.Load(ctx, request, *load)
 	err := o.Output.write(s.out,
 		func(w io.Writer) error { return serviceclient.WriteSummary(w, sum, o.Output.Color.on(w)) },

@@ -35,8 +35,8 @@ descriptors:
 const attackMemory = 40 << 20
 
 // TestSoakCardinality sends unknown values and domains under rules with a metric per value, with Prometheus and StatsD
-// exporting everything. Memory must not grow with the attack. In make soak, which has the machine for itself, a caller with an ordinary
-// request must not wait longer than during the same load without metrics per value.
+// exporting everything. Memory must not grow with the attack. In make soak, which has the machine for itself, a caller
+// with an ordinary request must not wait longer than during the same load without metrics per value.
 func TestSoakCardinality(t *testing.T) {
 	racetest.Sequential(t)
 	const most = 10_000 // names in metrics
@@ -97,7 +97,8 @@ func TestSoakCardinality(t *testing.T) {
 	}
 }
 
-// together is the number of descriptors in a request. It is high so that the values, not the calls, take most of the time.
+// together is the number of descriptors in a request. It is high so that the values, not the calls, take most of the
+// time.
 const together = 100
 
 // attack sends load to a service.
@@ -106,8 +107,8 @@ type attack struct {
 	p *servicetest.Process
 }
 
-// run sends this number of values of a key, starting at from, and one request to each of this number of domains. It returns
-// the p99 latency of a steady caller meanwhile, and the live heap afterwards.
+// run sends this number of values of a key, starting at from, and one request to each of this number of domains. It
+// returns the p99 latency of a steady caller meanwhile, and the live heap afterwards.
 func (a *attack) run(key string, from, values int, domain func(int) string, domains int) (p99 time.Duration, heap int64) {
 	a.t.Helper()
 	value := func(i int) string { return fmt.Sprintf("value-%0100d", from+i) }

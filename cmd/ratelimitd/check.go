@@ -47,13 +47,14 @@ func (*checkCommand) about() about {
 			{"check a committed file", "git show HEAD:rules/edge.yaml | ratelimitd check -"},
 		},
 		exits: []exitCode{
-			{0, "The server would load the rules."}, {1, "A file has errors, or warnings with --strict."}, {2, "There is nothing to check, or the command line is invalid."},
+			{0, "The server would load the rules."}, {1, "A file has errors, or warnings with --strict."},
+			{2, "There is nothing to check, or the command line is invalid."},
 		},
 	}
 }
 
-// Run returns nil if the files can be loaded, an error with exit code 1 if not, and one with exit code 2 if there is nothing
-// to check.
+// Run returns nil if the files can be loaded, an error with exit code 1 if not, and one with exit code 2 if there is
+// nothing to check.
 func (o *checkCommand) Run(_ context.Context, s streams) error {
 	paths := o.Paths
 	if o.ConfigDir != "" {
@@ -73,7 +74,8 @@ func (o *checkCommand) Run(_ context.Context, s streams) error {
 		return misuse(err)
 	}
 	report, err := rulecheck.Run(rulecheck.Options{
-		Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable, Overrides: o.Overrides, Regions: regions,
+		Paths: paths, Merge: o.Merge || o.MergeDomains, Months: o.Months, Disable: o.Disable, Overrides: o.Overrides,
+		Regions: regions,
 	})
 	if err != nil {
 		return misuse(err)
@@ -95,8 +97,10 @@ func (o *checkCommand) regions() (names []string, err error) {
 	for _, entry := range o.Regions {
 		name, _, _ := strings.Cut(entry, "=")
 		if !descriptor.ValidRegion(name) {
-			return nil, fmt.Errorf("--regions (RATELIMITD_REGIONS): %q is no region: write names of at most %d letters from a to z, digits and hyphens, such as eu,us",
-				entry, descriptor.MaxRegionName)
+			return nil,
+				fmt.Errorf("--regions (RATELIMITD_REGIONS): %q is no region: write names of at most %d letters from a to z, "+
+					"digits and hyphens, such as eu,us",
+					entry, descriptor.MaxRegionName)
 		}
 		names = append(names, name)
 	}
@@ -131,8 +135,8 @@ func (o *checkCommand) write(out io.Writer, r *rulecheck.Report) error {
 	}, func(w io.Writer) error { return rulecheck.WriteJSON(w, r, o.Info) })
 }
 
-// longFlags adds a second dash to the flags of ratelimit_config_check, which Go's flag package accepts with one. Kong would
-// read -config_dir as nine short flags.
+// longFlags adds a second dash to the flags of ratelimit_config_check, which Go's flag package accepts with one. Kong
+// would read -config_dir as nine short flags.
 func longFlags(args []string) []string {
 	if len(args) == 0 || args[0] != "check" {
 		return args

@@ -59,7 +59,8 @@ func TestCheckCommand(t *testing.T) {
 		{[]string{"-config_dir=" + twice, "-merge_domain_configs"}, 0, "2 files: no errors", ""},
 		{[]string{"--config_dir", twice, "--merge_domain_configs=true"}, 0, "2 files: no errors", ""},
 		{[]string{"--overrides", fits, overridable}, 0, "2 files: no errors, no warnings\n", ""},
-		{[]string{"--overrides", fits, good, overridable}, 1, "o.yaml:2:5: error: rule: there is no \"d.k\" in domain `d`: did you mean `d.a`?", ""}, // good comes first
+		// good comes first
+		{[]string{"--overrides", fits, good, overridable}, 1, "o.yaml:2:5: error: rule: there is no \"d.k\" in domain `d`: did you mean `d.a`?", ""},
 		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:2:5: error: factor: 11 makes 110 of 10, and overrides of the rule `d.k` are bounded by 100", "errors in rule files: 4"},
 		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:3:5: error: rule: there is no \"d.j\" in domain `d`: the entries match `d.k`", ""},
 		{[]string{"--overrides", misfits, overridable}, 1, "o.yaml:4:5: error: domain: there is no \"e\"", ""},
@@ -107,7 +108,8 @@ func TestCheckCommandJSON(t *testing.T) {
 	}
 }
 
-// The shipped rule files have no warnings when the command runs in the project's top directory, as the documentation says.
+// The shipped rule files have no warnings when the command runs in the project's top directory, as the documentation
+// says.
 func TestCheckCommandDefault(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")

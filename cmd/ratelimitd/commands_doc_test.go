@@ -19,8 +19,8 @@ var update = flag.Bool("update", false, "write what the commands say into the do
 // varying matches what differs in every run: numbers that depend on the time of day, and positions of rules in a file.
 var varying = regexp.MustCompile(`\.yaml:\d+:\d+|\b(\d+(\.\d+)?(d|h|m|s|ms|us))+\b|[\d.]+ answers|(Reset|After): \d+|t=\d+`)
 
-// The examples in docs/reference/commands.md match the output of the commands, run in order against one service with the shipped
-// rules.
+// The examples in docs/reference/commands.md match the output of the commands, run in order against one service with
+// the shipped rules.
 func TestDocumentedCommands(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")
@@ -76,8 +76,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the same failure. Success and an
-// invalid command line stand above it.
+// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the
+// same failure. Success and an invalid command line stand above it.
 func TestExitCodesAreDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "commands.md")

@@ -19,8 +19,8 @@ import (
 
 var codeSpan = regexp.MustCompile("`([^`]+)`")
 
-// tableOf reads the rows of the tables below a heading of level 2 or 3 of a page, up to the next heading of the same level or above.
-// Without a heading it reads the whole page.
+// tableOf reads the rows of the tables below a heading of level 2 or 3 of a page, up to the next heading of the same
+// level or above. Without a heading it reads the whole page.
 func tableOf(t *testing.T, name, heading string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", name))
@@ -56,8 +56,9 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 	return rows
 }
 
-// TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of envoyproxy/ratelimit's variables: one
-// without a row must have the default of envoyproxy/ratelimit and must have an effect. Variables without effect have a table of their own.
+// TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of
+// envoyproxy/ratelimit's variables: one without a row must have the default of envoyproxy/ratelimit and must have an
+// effect. Variables without effect have a table of their own.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	model, _ := modelOf(t)
@@ -88,7 +89,8 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(theirs)) {
 		ours := flags[name]
 		switch {
-		case differs[name] != "" || strings.HasPrefix(name, "DOG_STATSD_MOGRIFIER_"): // the latter are read by name, and have no default
+		case differs[name] != "" || strings.HasPrefix(name, "DOG_STATSD_MOGRIFIER_"):
+			// the latter are read by name, and have no default
 		case ours == nil || silent[name]:
 			t.Errorf("%s has no effect, and docs/reference/compatibility.md has no row for it", name)
 		case !sameDefault(ours, theirs[name].value):
@@ -111,8 +113,8 @@ func shownDefault(f *kong.Flag) string {
 	return f.Default
 }
 
-// TestCompatibilityIsDocumented compares docs/reference/compatibility.md with the rule language, the service's endpoints and the existing
-// tests. TestMetricsAreDocumented holds the names of envoyproxy/ratelimit's metrics.
+// TestCompatibilityIsDocumented compares docs/reference/compatibility.md with the rule language, the service's
+// endpoints and the existing tests. TestMetricsAreDocumented holds the names of envoyproxy/ratelimit's metrics.
 func TestCompatibilityIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	const page = "compatibility.md"

@@ -33,9 +33,12 @@ type conformCommand struct {
 func (*conformCommand) about() about {
 	return about{
 		examples: []example{
-			{"test a service that watches its rule files", "ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config"},
-			{"test one that must be restarted to read them", "ratelimitd conform --target localhost:8081 --rules config --load ./restart"},
-			{"test only the protocol, and write JUnit XML", "ratelimitd conform --target localhost:8081 --rules config --run '^protocol/' --junit report.xml"},
+			{"test a service that watches its rule files",
+				"ratelimitd conform --target localhost:8081 --rules /srv/ratelimit/config"},
+			{"test one that must be restarted to read them",
+				"ratelimitd conform --target localhost:8081 --rules config --load ./restart"},
+			{"test only the protocol, and write JUnit XML",
+				"ratelimitd conform --target localhost:8081 --rules config --run '^protocol/' --junit report.xml"},
 		},
 		exits: []exitCode{
 			{0, "All cases passed."}, {1, "A case failed, or the service does not answer."}, {2, "The command line is invalid."},
@@ -46,7 +49,8 @@ func (*conformCommand) about() about {
 // Run returns nil if all cases pass.
 func (o *conformCommand) Run(ctx context.Context, s streams) error {
 	options := conform.Options{
-		Rules: o.Rules, Form: o.Form, Setup: o.Setup, Wait: o.Wait, Load: o.Load, Restart: o.Restart, StopStore: o.Stop, StartStore: o.Start,
+		Rules: o.Rules, Form: o.Form, Setup: o.Setup, Wait: o.Wait, Load: o.Load, Restart: o.Restart, StopStore: o.Stop,
+		StartStore: o.Start,
 	}
 	if o.Match != "" {
 		match, err := regexp.Compile(o.Match)

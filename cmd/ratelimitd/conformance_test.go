@@ -30,8 +30,8 @@ import (
 // group is a setup of the conformance suite.
 type group conform.Setup
 
-// moments are the times at which the recordings are replayed: midday on each day of a week, and a moment at which windows of all
-// units except month and year begin. The recordings have no window shorter than a minute.
+// moments are the times at which the recordings are replayed: midday on each day of a week, and a moment at which
+// windows of all units except month and year begin. The recordings have no window shorter than a minute.
 func moments() map[string]time.Time {
 	all := map[string]time.Time{"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC)}
 	for day := range 7 {
@@ -41,8 +41,9 @@ func moments() map[string]time.Time {
 	return all
 }
 
-// TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every answer. On
-// Thursdays a day and a week begin at the same moment, which the keys of envoyproxy/ratelimit cannot tell apart.
+// TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every
+// answer. On Thursdays a day and a week begin at the same moment, which the keys of envoyproxy/ratelimit cannot tell
+// apart.
 func TestConformance(t *testing.T) {
 	racetest.Sequential(t)
 	setups, err := conform.Setups()
@@ -58,7 +59,8 @@ func TestConformance(t *testing.T) {
 				continue
 			}
 			setClock(at)
-			for backend, keys := range map[string]string{"redis": "", "redis-lyft": "lyft"} { // envoyproxy/ratelimit's keys: the answers must be its too
+			// envoyproxy/ratelimit's keys: the answers must be its too
+			for backend, keys := range map[string]string{"redis": "", "redis-lyft": "lyft"} {
 				t.Run(backend+"/"+g.Name+"/"+name, func(t *testing.T) {
 					if err := store.Client(t).FlushAll(t.Context()).Err(); err != nil {
 						t.Fatal(err)
@@ -113,8 +115,8 @@ func serveDecider(t *testing.T, decider server.Decider) string {
 	return s.GRPCAddr.String()
 }
 
-// replay sends the recorded requests to a service, which decides all of them at one time. forgot reports whether the denial cache was
-// emptied meanwhile: a replica does that when Redis has not answered for seconds.
+// replay sends the recorded requests to a service, which decides all of them at one time. forgot reports whether the
+// denial cache was emptied meanwhile: a replica does that when Redis has not answered for seconds.
 func (g *group) replay(t *testing.T, at time.Time, env map[string]string) (failures []string, forgot bool) {
 	t.Helper()
 	rules := t.TempDir()

@@ -13,12 +13,12 @@ import (
 
 const cookbook = "../../config/cookbook"
 
-// stated is what the comment of each cookbook file says: where its limits are documented and when that was read, and what no rule can
-// express.
+// stated is what the comment of each cookbook file says: where its limits are documented and when that was read, and
+// what no rule can express.
 var stated = regexp.MustCompile(`Source: (none\.|.*\bread on 20\d\d-\d\d-\d\d\b).*Not expressed: \w`)
 
-// The cookbook loads together with everything else below config. Every file has a test, a line in the index, its source, and a
-// domain named after the file, so that no two domains clash.
+// The cookbook loads together with everything else below config. Every file has a test, a line in the index, its
+// source, and a domain named after the file, so that no two domains clash.
 func TestCookbookIndex(t *testing.T) {
 	racetest.Sequential(t)
 	index, err := os.ReadFile("../../docs/do/cookbook.md")

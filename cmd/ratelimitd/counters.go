@@ -25,7 +25,8 @@ func (*peekCommand) about() about {
 	return about{
 		examples: []example{
 			{"see how much of a limit is used", "ratelimitd peek -d messaging to_number=2061234567"},
-			{"ask another machine, with a token from a file", "ratelimitd peek -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+			{"ask another machine, with a token from a file",
+				"ratelimitd peek -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
 		},
 		exits: counterExits("shown"),
 	}
@@ -46,7 +47,8 @@ func (*resetCommand) about() about {
 		note: "If a limit has a home region, only servers in that region can clear the counter. The others name the region.",
 		examples: []example{
 			{"let a customer start again", "ratelimitd reset -d messaging to_number=2061234567"},
-			{"ask another machine, with a token from a file", "ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
+			{"ask another machine, with a token from a file",
+				"ratelimitd reset -s 10.0.0.7:6070 --token-file token -d edge path=/api"},
 		},
 		exits: counterExits("cleared"),
 	}
@@ -56,7 +58,8 @@ func (*resetCommand) about() about {
 func counterExits(done string) []exitCode {
 	return []exitCode{
 		{0, "The counters were " + done + "."}, {1, "The server does not answer, or rejects the call."},
-		{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No rule matches any of the descriptors."},
+		{2, "The command line, a setting or a file is invalid or missing."},
+		{exitNothing, "No rule matches any of the descriptors."},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// ownPrefix is the prefix of ratelimitd's own variables. envoyproxy/ratelimit's variables have no prefix, so a misspelt one
-// looks like a variable of another program.
+// ownPrefix is the prefix of ratelimitd's own variables. envoyproxy/ratelimit's variables have no prefix, so a misspelt
+// one looks like a variable of another program.
 const ownPrefix = "RATELIMITD_"
 
 // serviceLink matches variables that Kubernetes adds to every pod for a Service whose name begins with ratelimitd.
@@ -36,27 +36,33 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 	return nil
 }
 
-// families are the beginnings of variables that are ours or envoyproxy/ratelimit's, and of no other program that runs where it does.
+// families are the beginnings of variables that are ours or envoyproxy/ratelimit's, and of no other program that runs
+// where it does.
 var families = []string{
-	"REDIS_", "GRPC_SERVER_", "GRPC_CLIENT_TLS_", "GRPC_MAX_CONNECTION_", "CONFIG_GRPC_", "XDS_CLIENT_", "LIMIT_", "LOCAL_CACHE_", "NEAR_LIMIT_", "MEMCACHE_", "RUNTIME_",
-	"TRACING_", "STATSD_", "STATS_FLUSH_", "USE_DOG_STATSD", "DOG_STATSD_", "USE_PROMETHEUS", "PROMETHEUS_", "DESCRIPTOR_", "SANITIZE_DESCRIPTOR_", "EXPIRATION_JITTER_", "HEALTHY_WITH_", "FORCE_START_",
+	"REDIS_", "GRPC_SERVER_", "GRPC_CLIENT_TLS_", "GRPC_MAX_CONNECTION_", "CONFIG_GRPC_", "XDS_CLIENT_", "LIMIT_",
+	"LOCAL_CACHE_", "NEAR_LIMIT_", "MEMCACHE_", "RUNTIME_",
+	"TRACING_", "STATSD_", "STATS_FLUSH_", "USE_DOG_STATSD", "DOG_STATSD_", "USE_PROMETHEUS", "PROMETHEUS_", "DESCRIPTOR_",
+	"SANITIZE_DESCRIPTOR_", "EXPIRATION_JITTER_", "HEALTHY_WITH_", "FORCE_START_",
 }
 
 // otherWords are words in names that other programs use, and ours.
-var otherWords = strings.NewReplacer("PASSWORD", "AUTH", "PASSWD", "AUTH", "PASS", "AUTH", "USERNAME", "AUTH", "USER", "AUTH", "HOSTNAME", "URL", "HOST", "URL", "ADDRESS", "URL", "ADDR", "URL", "DATABASE", "URL", "DB", "URL")
+var otherWords = strings.NewReplacer("PASSWORD", "AUTH", "PASSWD", "AUTH", "PASS", "AUTH", "USERNAME", "AUTH", "USER",
+	"AUTH", "HOSTNAME", "URL", "HOST", "URL", "ADDRESS", "URL", "ADDR", "URL", "DATABASE", "URL", "DB", "URL")
 
-// shortestGuess is the length of the shortest name outside all families that is compared with ours: HOME and POST are no slips.
+// shortestGuess is the length of the shortest name outside all families that is compared with ours: HOME and POST are
+// no slips.
 const shortestGuess = 7
 
-// unknownVariables are variables that belong to no flag and look as if they were meant to, each with the name that was probably meant. They
-// have no prefix, so any may belong to another program: they are only logged.
+// unknownVariables are variables that belong to no flag and look as if they were meant to, each with the name that was
+// probably meant. They have no prefix, so any may belong to another program: they are only logged.
 func unknownVariables(model *kong.Application, environ []string) []string {
 	known := variables(model)
 	var unknown []string
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
 		upper := strings.ToUpper(name)
-		if slices.Contains(known, name) || strings.HasPrefix(name, ownPrefix) || serviceLink.MatchString(name) || strings.HasPrefix(name, "DOG_STATSD_MOGRIFIER_") {
+		if slices.Contains(known, name) || strings.HasPrefix(name, ownPrefix) || serviceLink.MatchString(name) ||
+			strings.HasPrefix(name, "DOG_STATSD_MOGRIFIER_") {
 			continue
 		}
 		meant := otherWords.Replace(upper)
@@ -97,8 +103,8 @@ func variables(model *kong.Application) []string {
 	return slices.Compact(names)
 }
 
-// forgetEmpty unsets variables that are empty where an empty text is no value: a manifest that leaves one empty means the
-// default.
+// forgetEmpty unsets variables that are empty where an empty text is no value: a manifest that leaves one empty means
+// the default.
 func forgetEmpty(model *kong.Application) error {
 	return kong.Visit(model, func(n kong.Visitable, next kong.Next) error {
 		f, ok := n.(*kong.Flag)

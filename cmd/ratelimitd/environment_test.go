@@ -37,7 +37,8 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// Variables of envoyproxy/ratelimit, and those that look like them, have no prefix. A mistake in one is logged, in one line.
+// Variables of envoyproxy/ratelimit, and those that look like them, have no prefix. A mistake in one is logged, in one
+// line.
 func TestUnknownVariablesAreLogged(t *testing.T) {
 	parser, err := new(cli).parser()
 	if err != nil {
@@ -90,8 +91,8 @@ func TestUnknownVariablesAreLogged(t *testing.T) {
 	}
 }
 
-// What ends the service is a line of its log. It names the setting to change, even an unset one, and settings are checked before rules are
-// read.
+// What ends the service is a line of its log. It names the setting to change, even an unset one, and settings are
+// checked before rules are read.
 func TestFatalErrors(t *testing.T) {
 	cert, key := pemFiles(t, tlstest.NewAuthority(t, "one").Issue(t, "ratelimit"))
 	for name, c := range map[string]struct {
@@ -252,8 +253,8 @@ func TestShadowRulesHoldNothingBack(t *testing.T) {
 	}
 }
 
-// `ratelimitd help settings` lists every setting of serve in a group, with its meaning, default and variable. Hidden settings have no effect, or exist
-// for comparisons only.
+// `ratelimitd help settings` lists every setting of serve in a group, with its meaning, default and variable. Hidden
+// settings have no effect, or exist for comparisons only.
 func TestHelp(t *testing.T) {
 	racetest.Sequential(t)
 	var c cli

@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// These are the shapes of Envoy Gateway's rules: a domain for a listener or for a shared policy, a descriptor for a route,
-// and below it one nested descriptor for each condition on the request.
+// These are the shapes of Envoy Gateway's rules: a domain for a listener or for a shared policy, a descriptor for a
+// route, and below it one nested descriptor for each condition on the request.
 
 const (
 	web, admin     = "shop/edge/web", "shop/edge/admin" // listeners
@@ -57,8 +57,8 @@ func listener(domain string, routes ...level) types.Resource {
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: routes}
 }
 
-// wanted is a request and the number of such requests that pass. An entry is written key=value; a key without = is its own
-// value.
+// wanted is a request and the number of such requests that pass. An entry is written key=value; a key without = is its
+// own value.
 type wanted struct {
 	domain  string
 	entries []string

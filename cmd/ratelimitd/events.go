@@ -20,8 +20,8 @@ type eventOptions struct {
 	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"Headers for the webhook, one Name: value on each line."`
 }
 
-// longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout is
-// not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
+// longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout
+// is not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
 const longestFlush = time.Second
 
 // events makes the sink of events, if they are on.
@@ -32,7 +32,8 @@ func (s *starting) events(_ context.Context, opts *service.Options) error {
 		return nil
 	}
 	if scheme == "http" && o.HeadersFile != "" {
-		s.log.Warn("the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is no https URL")
+		s.log.Warn("the headers of RATELIMITD_EVENTS_HEADERS_FILE are sent in plain text, because RATELIMITD_EVENTS is " +
+			"no https URL")
 	}
 	to, err := destination.Open(destination.Options{To: o.To, Stdout: s.options.Stdout, HeadersFile: o.HeadersFile})
 	if of, ok := errors.AsType[*destination.SettingError](err); ok {

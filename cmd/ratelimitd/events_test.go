@@ -18,7 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// Two processes that share counters send the same event about a denial: a receiver removes one of them by its id and source.
+// Two processes that share counters send the same event about a denial: a receiver removes one of them by its id and
+// source.
 func TestEventsOfTwoProcesses(t *testing.T) {
 	r := redistest.Start(t)
 	var all []event

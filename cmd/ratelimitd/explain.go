@@ -38,16 +38,20 @@ type explainCommand struct {
 
 func (*explainCommand) about() about {
 	return about{
-		note: "Explains the rules of a directory or file (--rules), or of a server (--server). The flags and variables of serve for rules and answers work too: \"ratelimitd help settings\" lists them.",
+		note: "Explains the rules of a directory or file (--rules), or of a server (--server). The flags and variables of " +
+			"serve for rules and answers work too: \"ratelimitd help settings\" lists them.",
 		examples: []example{
 			{"explain the rules of a directory", "ratelimitd explain --rules config/domains -d messaging to_number=2061234567"},
-			{"explain a quota bucket, whose pairs have no order", "ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
+			{"explain a quota bucket, whose pairs have no order",
+				"ratelimitd explain --rules rules -d api --quota-bucket user=ada,plan=gold"},
 			{"apply the overrides of a file", "ratelimitd explain --rules rules --overrides overrides.yaml -d api tenant=acme"},
-			{"explain what a server does, with its counters", "ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
+			{"explain what a server does, with its counters",
+				"ratelimitd explain -s localhost:6070 -d messaging to_number=2061234567"},
 		},
 		exits: []exitCode{
 			{0, "A rule matches."}, {1, "The rules cannot be loaded, or the server does not answer."},
-			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No rule matches any of the descriptors."},
+			{2, "The command line, a setting or a file is invalid or missing."},
+			{exitNothing, "No rule matches any of the descriptors."},
 		},
 	}
 }
@@ -96,7 +100,8 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		}
 	}
 	folder, _ := o.Rules.dir()
-	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix, Domain: o.Ask.Domain, Now: now, QuotaBucket: o.Bucket}
+	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix,
+		Domain: o.Ask.Domain, Now: now, QuotaBucket: o.Bucket}
 	for _, e := range entries {
 		d := limiter.Descriptor{Entries: e}
 		if limit != nil {
@@ -118,7 +123,8 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 // isBucket reports whether the descriptors can be ids of quota buckets, whose order only rule files say.
 func (o *explainCommand) isBucket(ids [][]descriptor.Entry) error {
 	if o.Server != "" {
-		return errors.New("--quota-bucket needs --rules: a server does not say in which order it matches the pairs of a bucket")
+		return errors.New("--quota-bucket needs --rules: a server does not say in which order it matches the pairs " +
+			"of a bucket")
 	}
 	if o.Ask.Limit != "" {
 		return errors.New("--quota-bucket and --limit: a quota bucket brings no limit along; leave out one of them")
@@ -148,15 +154,17 @@ func (o *explainCommand) write(s streams, report *explain.Report) error {
 	return nil
 }
 
-// askServer explains the active rules at a server, and shows the counters' state if the server allows this caller to see
-// it.
-func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry, limit *limiter.RequestLimit) error {
+// askServer explains the active rules at a server, and shows the counters' state if the server allows this caller to
+// see it.
+func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry,
+	limit *limiter.RequestLimit) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	report := &explain.Report{Domain: o.Ask.Domain, Server: o.Server, RulesFrom: "the server " + o.Server, Passing: []explain.Header{}, Denied: []explain.Header{}}
+	report := &explain.Report{Domain: o.Ask.Domain, Server: o.Server, RulesFrom: "the server " + o.Server,
+		Passing: []explain.Header{}, Denied: []explain.Header{}}
 	hidden := false
 	for _, e := range entries {
 		d, known, err := client.Explain(ctx, o.Ask.Domain, e)
@@ -190,8 +198,8 @@ func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]d
 	return o.write(s, report)
 }
 
-// fill adds the states of counters to the limits that the server explained. With a limit of the request and no rule for it, its
-// counters are the limits.
+// fill adds the states of counters to the limits that the server explained. With a limit of the request and no rule for
+// it, its counters are the limits.
 func fill(d *explain.Descriptor, there *adminv1.PeekResponse, fromRequest bool) {
 	if fromRequest {
 		d.Matched, d.FromRequest, d.Rule, d.Limits = true, true, nil, nil
@@ -235,7 +243,8 @@ func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.T
 			return nil, misuse(fmt.Errorf("read rules: %w", err))
 		}
 		dir = stdin.NameOf(dir)
-		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}}, config.CompileOptions{Merge: o.Merge, Lenient: true, Tree: of})
+		tree, errs := config.Compile([]config.File{{Name: dir, Data: data}},
+			config.CompileOptions{Merge: o.Merge, Lenient: true, Tree: of})
 		if len(errs) > 0 {
 			for _, e := range errs {
 				fmt.Fprintln(warn, e)
@@ -245,9 +254,11 @@ func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.T
 		return tree, nil
 	}
 	if err != nil {
-		return nil, misuse(fmt.Errorf("read rules: %w\nname a directory or file with --rules, or ask a server with --server", err))
+		return nil, misuse(fmt.Errorf("read rules: %w\nname a directory or file with --rules, or ask a server with --server",
+			err))
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of, Logger: slog.New(slog.DiscardHandler)}).Load()
+	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of,
+		Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// newFile is a file that a command writes. It is written under a temporary name. When it is complete, it takes its own name and
-// replaces an earlier file. So neither an error nor an interruption leaves half a file.
+// newFile is a file that a command writes. It is written under a temporary name. When it is complete, it takes its own
+// name and replaces an earlier file. So neither an error nor an interruption leaves half a file.
 type newFile struct {
 	*os.File
 	target string // empty: written in place, as a pipe or a terminal is

@@ -15,7 +15,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Every process of a Redis lists all processes of that Redis: running ones, one with other rules, one that was stopped and one that was killed.
+// Every process of a Redis lists all processes of that Redis: running ones, one with other rules, one that was stopped
+// and one that was killed.
 func TestFleet(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -106,7 +107,8 @@ func TestFleet(t *testing.T) {
 	// One ends, and one is killed.
 	c.Stop(t)
 	b.Kill(t)
-	await(a, "map[gone:1 live, other rules:2 stopped:1]") // two versions of the rules, one process each: most processes have neither
+	// two versions of the rules, one process each: most processes have neither
+	await(a, "map[gone:1 live, other rules:2 stopped:1]")
 
 	// While Redis is unreachable, the list shows what was last known.
 	r.Kill(t)

@@ -23,9 +23,9 @@ const (
 	finalized = 16 // bytes of the object whose finalizer runs after each collection
 )
 
-// collection sets the targets of the garbage collector, so that clients and the garbage that they make take a bounded amount of memory.
-// Without clients, garbage stays near garbageBytes. What clients make the process keep, and garbage, may together take
-// 7/4 of the budget for clients: the more is kept, the less garbage there may be.
+// collection sets the targets of the garbage collector, so that clients and the garbage that they make take a bounded
+// amount of memory. Without clients, garbage stays near garbageBytes. What clients make the process keep, and garbage,
+// may together take 7/4 of the budget for clients: the more is kept, the less garbage there may be.
 type collection struct {
 	held func() int64 // bytes that are kept for clients
 	most int64        // bytes that may be kept for clients
@@ -63,8 +63,9 @@ func gcPercent(live uint64) int {
 	return int(min(max(garbageBytes*100/live, minPercent), maxPercent))
 }
 
-// memoryLimit returns the memory limit for a heap with this many live bytes, of which some are held for clients. The percentage does not
-// suffice: it holds from one collection to the next, and a heap that clients make grow in between would be allowed many times its size.
+// memoryLimit returns the memory limit for a heap with this many live bytes, of which some are held for clients. The
+// percentage does not suffice: it holds from one collection to the next, and a heap that clients make grow in between
+// would be allowed many times its size.
 func memoryLimit(live, held, most int64) int64 {
 	own := max(live-held, 0)
 	return own + max(own, garbageBytes) - garbageBytes + besidesHeap + most*7/4

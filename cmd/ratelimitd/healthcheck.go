@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// healthcheckCommand is the subcommand that checks the health of the service on the same machine, for a container without a
-// shell and curl. It reads the same HOST and PORT as serve.
+// healthcheckCommand is the subcommand that checks the health of the service on the same machine, for a container
+// without a shell and curl. It reads the same HOST and PORT as serve.
 type healthcheckCommand struct {
 	Host    string        `env:"HOST" default:"0.0.0.0" help:"Address of the server's HTTP port. 0.0.0.0: this machine."`
 	Port    int           `env:"PORT" range:"0..65535" default:"8080" help:"HTTP port of the server."`
@@ -27,7 +27,8 @@ func (*healthcheckCommand) about() about {
 			{"in a container without a shell", "ratelimitd healthcheck"},
 			{"check only whether the server runs", "ratelimitd healthcheck --port 9080 --path /livez"},
 		},
-		exits: []exitCode{{0, "The server is healthy."}, {1, "The server is not healthy, or does not answer."}, {2, "The command line is invalid."}},
+		exits: []exitCode{{0, "The server is healthy."}, {1, "The server is not healthy, or does not answer."},
+			{2, "The command line is invalid."}},
 	}
 }
 

@@ -58,8 +58,8 @@ func describedBy(model *kong.Application, commands map[string]runner) {
 	}
 }
 
-// asServe ends the titles of the groups of flags that another command shares with serve. All these flags work, and the help of
-// serve lists them. The help of the other command lists only the flags with the tag always.
+// asServe ends the titles of the groups of flags that another command shares with serve. All these flags work, and the
+// help of serve lists them. The help of the other command lists only the flags with the tag always.
 const asServe = ", as in serve"
 
 // exitCodes are all exit codes of a command.
@@ -80,7 +80,8 @@ func (c *cli) printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	about := c.commands()[n.Name].about()
 	end := "\nExit codes\n"
 	if len(about.common) > 0 && !c.EverySetting {
-		end = fmt.Sprintf("\nThese settings are enough for most installations. %q lists all %d.\n%s", ctx.Model.Name+" help "+everySetting, showOnly(n, about.common), end)
+		end = fmt.Sprintf("\nThese settings are enough for most installations. %q lists all %d.\n%s",
+			ctx.Model.Name+" help "+everySetting, showOnly(n, about.common), end)
 	}
 	if err := kong.DefaultHelpPrinter(options, ctx); err != nil {
 		return err
@@ -134,7 +135,8 @@ func printOverview(w io.Writer, model *kong.Application) error {
 		}
 		fmt.Fprintf(&b, "  %-12s %s\n", n.Name, strings.TrimSuffix(n.Help, "."))
 	}
-	fmt.Fprintf(&b, "\nStart with: %s\nRun \"%s COMMAND --help\" for details.\nDocumentation: %s\n", overviewExample, model.Name, documentation)
+	fmt.Fprintf(&b, "\nStart with: %s\nRun \"%s COMMAND --help\" for details.\nDocumentation: %s\n", overviewExample,
+		model.Name, documentation)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

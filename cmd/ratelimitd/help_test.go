@@ -179,7 +179,8 @@ func TestDefaultsAreShownOnce(t *testing.T) {
 	}
 }
 
-// A command that has a wrong command line exits with code 2. The first line of its output has the mistake, and the second line the help to read.
+// A command that has a wrong command line exits with code 2. The first line of its output has the mistake, and the
+// second line the help to read.
 func TestMistakesOfEveryCommand(t *testing.T) {
 	racetest.Sequential(t)
 	model, _ := modelOf(t)

@@ -103,7 +103,8 @@ func TestBothFleetsCountTogether(t *testing.T) {
 	}
 }
 
-// Counters that the other fleet has too use its keys, with a number as INCRBY writes it. The other counters keep our keys.
+// Counters that the other fleet has too use its keys, with a number as INCRBY writes it. The other counters keep our
+// keys.
 func TestLyftKeysInRedis(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)

@@ -69,8 +69,8 @@ type streams struct {
 	out, err io.Writer
 }
 
-// run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for an invalid command line or
-// environment. Subcommands may have more (ask.go).
+// run executes one command line and returns its exit code: 0 for success, 1 for a failure, 2 for an invalid command
+// line or environment. Subcommands may have more (ask.go).
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var c cli
 	parser, err := newParser(&c, kong.Writers(stdout, stderr))

@@ -94,9 +94,9 @@ func used(t *testing.T) string {
 	return all.String()
 }
 
-// TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names, types,
-// labels, and the meaning of ratelimitd's own metrics, which is their help text. An alert, a panel of the dashboard or a guide must name
-// each metric of ratelimitd.
+// TestMetricsAreDocumented compares docs/reference/metrics.md with the metrics of services, in both directions: names,
+// types, labels, and the meaning of ratelimitd's own metrics, which is their help text. An alert, a panel of the
+// dashboard or a guide must name each metric of ratelimitd.
 func TestMetricsAreDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	rows, used := documentedMetrics(t), used(t)

@@ -44,7 +44,8 @@ func (o *ruleOptions) dir() (folder, because string) {
 	if o.Rules != "" {
 		return o.Rules, "--rules"
 	}
-	return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY"
+	return filepath.Join(o.RuntimeRoot, o.RuntimeSubdir, o.RuntimeAppdir),
+		"RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY"
 }
 
 // overXDS reports whether the rules come from an xDS server instead of a directory.
@@ -149,7 +150,8 @@ func (o *answerOptions) settings() limiter.Settings {
 		NearLimitRatio: o.NearRatio,
 	}
 	if s.NearLimitRatio == 0 {
-		s.NearLimitRatio = math.SmallestNonzeroFloat32 // 0 would mean the default; in envoyproxy/ratelimit every hit is near then
+		// 0 would mean the default; in envoyproxy/ratelimit every hit is near then
+		s.NearLimitRatio = math.SmallestNonzeroFloat32
 	}
 	for _, name := range o.Families {
 		s.Headers |= descriptor.ParseHeaderFamily(name)
@@ -253,7 +255,8 @@ func (o *backendOptions) connection(one *redisOptions, settings string, log *slo
 		AuthFile:     one.AuthFile,
 		SentinelAuth: one.SentinelAuth,
 		TLS: redisconn.TLSOptions{
-			Enabled: one.TLS, CACert: o.Both.CACert, ClientCert: o.Both.ClientCert, ClientKey: o.Both.ClientKey, SkipHostnameVerification: o.Both.SkipHostname,
+			Enabled: one.TLS, CACert: o.Both.CACert, ClientCert: o.Both.ClientCert, ClientKey: o.Both.ClientKey,
+			SkipHostnameVerification: o.Both.SkipHostname,
 		},
 		PoolSize:    one.Pool,
 		OnEmpty:     one.OnEmpty,
@@ -273,7 +276,8 @@ func (o *backendOptions) jitter() time.Duration {
 // keysLyft is the KeyFormat of envoyproxy/ratelimit's keys.
 const keysLyft = "lyft"
 
-var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is not supported, because it cannot decide atomically; use redis (set REDIS_URL) or memory")
+var errMemcache = errors.New("BACKEND_TYPE=memcache: counting in memcached is not supported, because it cannot " +
+	"decide atomically; use redis (set REDIS_URL) or memory")
 
 // redis reports whether counts live in Redis.
 func (o *backendOptions) redis() (bool, error) {
@@ -284,7 +288,8 @@ func (o *backendOptions) redis() (bool, error) {
 		return false, nil
 	case "redis":
 		if o.Redis.URL == "" {
-			return false, errors.New("BACKEND_TYPE=redis needs REDIS_URL: set it to host:port, or unset BACKEND_TYPE to count in memory")
+			return false,
+				errors.New("BACKEND_TYPE=redis needs REDIS_URL: set it to host:port, or unset BACKEND_TYPE to count in memory")
 		}
 		return true, nil
 	case "memcache":

@@ -48,18 +48,23 @@ type overrideCommand struct {
 
 func (*overrideCommand) about() about {
 	return about{
-		note: "An override changes one customer's numbers without a deployment. The rule needs overridable, and the server RATELIMITD_OVERRIDES. If the limit has a home region, ask a server in that region. The others name the region.",
+		note: "An override changes one customer's numbers without a deployment. The rule needs overridable, and the server " +
+			"RATELIMITD_OVERRIDES. If the limit has a home region, ask a server in that region. The others name the region.",
 		examples: []example{
-			{"give one customer 200 requests per unit for a day", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
+			{"give one customer 200 requests per unit for a day",
+				"ratelimitd override set -d messaging to_number=2061234567 --limit 200 --expires 24h"},
 			{"show what a change would do", "ratelimitd override set -d messaging to_number=2061234567 --factor 2 --dry-run"},
-			{"let a customer through who has used up the limit", "ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
+			{"let a customer through who has used up the limit",
+				"ratelimitd override set -d messaging to_number=2061234567 --limit 200 --reset"},
 			{"go back to the rule", "ratelimitd override rm -d messaging to_number=2061234567"},
 			{"list all overrides of a domain", "ratelimitd override list -d messaging"},
-			{"write overrides to a file, and read them back", "ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},
+			{"write overrides to a file, and read them back",
+				"ratelimitd override export > overrides.yaml && ratelimitd override import overrides.yaml"},
 		},
 		exits: []exitCode{
 			{0, "Done."}, {1, "The server does not answer or rejects the call, or the override has another version."},
-			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "There is no such override, or no rule matches."},
+			{2, "The command line, a setting or a file is invalid or missing."},
+			{exitNothing, "There is no such override, or no rule matches."},
 		},
 	}
 }
@@ -98,7 +103,8 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 	list := &adminv1.OverrideServiceListRequest{Domain: o.Domain, Rule: o.Rule, Where: with}
 	switch o.Action {
 	case "history":
-		return o.history(ctx, s, client, &adminv1.OverrideServiceHistoryRequest{Domain: o.Domain, Rule: o.Rule, Where: with, PageSize: o.Last})
+		return o.history(ctx, s, client, &adminv1.OverrideServiceHistoryRequest{Domain: o.Domain, Rule: o.Rule, Where: with,
+			PageSize: o.Last})
 	case "export":
 		return o.export(ctx, s, client, list)
 	default:
@@ -106,7 +112,8 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 	}
 }
 
-// unused returns the flags that are given and that the action would ignore. What set and rm take is checked with the override.
+// unused returns the flags that are given and that the action would ignore. What set and rm take is checked with the
+// override.
 func (o *overrideCommand) unused() (flags []string) {
 	if o.Action == "set" || o.Action == "rm" {
 		return nil
@@ -169,7 +176,8 @@ func (o *overrideCommand) change(ctx context.Context, s streams, of []descriptor
 	if remove {
 		changes, err = client.RemoveOverrides(ctx, &adminv1.OverrideServiceRemoveRequest{Writes: writes, DryRun: o.DryRun})
 	} else {
-		changes, err = client.SetOverrides(ctx, &adminv1.OverrideServiceSetRequest{Writes: writes, DryRun: o.DryRun, ResetCounters: o.Reset})
+		changes, err = client.SetOverrides(ctx, &adminv1.OverrideServiceSetRequest{Writes: writes, DryRun: o.DryRun,
+			ResetCounters: o.Reset})
 	}
 	if err != nil {
 		return err
@@ -194,7 +202,8 @@ func (o *overrideCommand) show(s streams, changes []*adminv1.OverrideChange) err
 // override is the override that the flags describe.
 func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*adminv1.Override, error) {
 	c := &adminv1.Override{
-		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, Entries: serviceclient.Entries(of), RequestsPerUnit: o.Limit, Burst: o.Burst,
+		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, Entries: serviceclient.Entries(of), RequestsPerUnit: o.Limit,
+		Burst:  o.Burst,
 		Factor: o.Factor, Unlimited: o.Unlimited, Blocked: o.Block, Reason: o.Reason,
 	}
 	kinds := 0
@@ -236,12 +245,14 @@ func parseInstant(flag, text string, now time.Time) (*timestamppb.Timestamp, err
 		}
 	}
 	if err != nil || after <= 0 {
-		return nil, fmt.Errorf("%s %s: write a time from now such as 90m, 24h or 7d, or a time such as 2027-03-01T12:00:00Z", flag, text)
+		return nil, fmt.Errorf("%s %s: write a time from now such as 90m, 24h or 7d, or a time such as 2027-03-01T12:00:00Z",
+			flag, text)
 	}
 	return timestamppb.New(now.Add(after).Truncate(time.Second)), nil
 }
 
-func (o *overrideCommand) list(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
+func (o *overrideCommand) list(ctx context.Context, s streams, client *serviceclient.Client,
+	r *adminv1.OverrideServiceListRequest) error {
 	all := &adminv1.OverrideServiceListResponse{}
 	if err := client.ListOverrides(ctx, r, func(page []*adminv1.Override) error {
 		all.Overrides = append(all.Overrides, page...)
@@ -265,7 +276,8 @@ func (o *overrideCommand) list(ctx context.Context, s streams, client *servicecl
 	return err
 }
 
-func (o *overrideCommand) history(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceHistoryRequest) error {
+func (o *overrideCommand) history(ctx context.Context, s streams, client *serviceclient.Client,
+	r *adminv1.OverrideServiceHistoryRequest) error {
 	if o.Last < 1 || o.Last > 1000 {
 		return misuse(fmt.Errorf("--last %d: use a number from 1 to 1000", o.Last))
 	}
@@ -282,7 +294,8 @@ func (o *overrideCommand) history(ctx context.Context, s streams, client *servic
 
 // export writes a file that import reads: YAML, or with -o json one override on each line. import reads YAML of up to
 // override.MaxFileSize, so a larger export has the form of lines too.
-func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client, r *adminv1.OverrideServiceListRequest) error {
+func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client,
+	r *adminv1.OverrideServiceListRequest) error {
 	var (
 		all     []override.Override // until they are known to be too many
 		size    int

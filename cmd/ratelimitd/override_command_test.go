@@ -137,7 +137,8 @@ func TestOverrideCommand(t *testing.T) {
 	over(exitNothing, "set", "-d", "d", "nothing=v", "--limit", "7")
 }
 
-// Where overrides are in a file, the command writes nothing: it says what to add, replace or remove there. The rest works as with Redis.
+// Where overrides are in a file, the command writes nothing: it says what to add, replace or remove there. The rest
+// works as with Redis.
 func TestOverrideCommandWithAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "overrides.yaml")
 	put := func(text string) {
@@ -214,7 +215,8 @@ func keptWhileRead(t *testing.T, name string) int64 {
 	return kept
 }
 
-// A file of any size can be imported, such as the copy of a million overrides. All of it is checked before anything is written.
+// A file of any size can be imported, such as the copy of a million overrides. All of it is checked before anything is
+// written.
 func TestImportOfALargeFile(t *testing.T) {
 	racetest.Sequential(t)
 	const n = 30_000

@@ -26,8 +26,8 @@ type overridesFile struct {
 	from  int64             // the offset at which large begins
 }
 
-// openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger file must have
-// such lines, like the copy of the overrides in Redis.
+// openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger
+// file must have such lines, like the copy of the overrides in Redis.
 func openOverridesFile(name string) (*overridesFile, error) {
 	f := &overridesFile{name: stdin.NameOf(name)}
 	from := os.Stdin
@@ -50,7 +50,8 @@ func openOverridesFile(name string) (*overridesFile, error) {
 		return nil, fmt.Errorf("read overrides: %w", err)
 	}
 	if len(data) > override.MaxFileSize {
-		return nil, fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name, override.MaxFileSize>>20)
+		return nil, fmt.Errorf("%s has more than %d MiB and can be read only once: save it in a file first", f.name,
+			override.MaxFileSize>>20)
 	}
 	f.whole, err = parseOverrides(f.name, data)
 	return f, err

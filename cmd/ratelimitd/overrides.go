@@ -32,7 +32,8 @@ func parseOverrides(name string, data []byte) ([]override.Placed, error) {
 	return nil, misuse(errors.Join(joined...))
 }
 
-// overridesFor returns the overrides of a file that fit the rules, and writes why others do not. Without a file there are none.
+// overridesFor returns the overrides of a file that fit the rules, and writes why others do not. Without a file there
+// are none.
 func overridesFor(name string, tree *descriptor.Tree, warn io.Writer) (*override.Set, error) {
 	if name == "" {
 		return nil, nil

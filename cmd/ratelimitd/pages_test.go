@@ -18,7 +18,8 @@ var (
 	metricRow    = regexp.MustCompile("(?m)^\\| `(ratelimitd_[a-z0-9_]+)`")
 )
 
-// Pages name only commands, flags, targets of make and metrics that exist. No test runs the commands of pages that need a cluster.
+// Pages name only commands, flags, targets of make and metrics that exist. No test runs the commands of pages that need
+// a cluster.
 func TestPagesNameWhatExists(t *testing.T) {
 	const docs = "../../docs"
 	model, _ := modelOf(t)

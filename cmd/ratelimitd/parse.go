@@ -20,16 +20,19 @@ type runner interface {
 // commands are the subcommands by their names on the command line.
 func (c *cli) commands() map[string]runner {
 	return map[string]runner{
-		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "conform": &c.Conform, "schema": &c.Schema, "version": &c.Version, "simulate": &c.Simulate,
-		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "usage": &c.Usage, "shares": &c.Shares, "fleet": &c.Fleet, "regions": &c.Regions, "override": &c.Override, "healthcheck": &c.Healthcheck,
+		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "conform": &c.Conform, "schema": &c.Schema,
+		"version": &c.Version, "simulate": &c.Simulate,
+		"explain": &c.Explain, "call": &c.Call, "peek": &c.Peek, "reset": &c.Reset, "usage": &c.Usage, "shares": &c.Shares,
+		"fleet": &c.Fleet, "regions": &c.Regions, "override": &c.Override, "healthcheck": &c.Healthcheck,
 	}
 }
 
-// parse reads a command line into the parser's struct and returns the name of the subcommand. For --help it prints the help
-// and returns no name.
+// parse reads a command line into the parser's struct and returns the name of the subcommand. For --help it prints the
+// help and returns no name.
 //
-// It does what kong's own Parse and Validate do, without the parts that we do not use. Parse and Validate look for hooks by the names of
-// methods. Because of that the linker would keep every method of every type in the binary: another 9 MB.
+// It does what kong's own Parse and Validate do, without the parts that we do not use. Parse and Validate look for
+// hooks by the names of methods. Because of that the linker would keep every method of every type in the binary:
+// another 9 MB.
 func parse(parser *kong.Kong, args []string) (name string, err error) {
 	line, err := kong.Trace(parser, args)
 	if err == nil {
@@ -38,7 +41,10 @@ func parse(parser *kong.Kong, args []string) (name string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if slices.ContainsFunc(line.Path, func(p *kong.Path) bool { return p.Flag != nil && p.Flag == parser.Model.HelpFlag }) {
+	if slices.ContainsFunc(line.Path, func(p *kong.Path) bool {
+		return p.Flag != nil &&
+			p.Flag == parser.Model.HelpFlag
+	}) {
 		return "", line.PrintUsage(false)
 	}
 	if err := line.Reset(); err != nil { // defaults and the environment

@@ -59,7 +59,8 @@ func TestParseIsKongs(t *testing.T) {
 		args := strings.Fields(text)
 		_, _, _, want := lineRead(t, kongs, args)
 		_, name, wrong, printed := lineRead(t, parse, args)
-		if name != "" || wrong != "" || printed == "" || !strings.HasPrefix(want, printed) { // kong continues after its help, and may print it twice
+		// kong continues after its help, and may print it twice
+		if name != "" || wrong != "" || printed == "" || !strings.HasPrefix(want, printed) {
 			t.Errorf("%q: command %q, error %q, help\n%s\nwant\n%s", text, name, wrong, printed, want)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 const asProcess = "TEST_AS_RATELIMITD"
 
-// TestMain lets the test binary also run as the service. Tests that need processes start the binary again, so the service
-// is built like the test, race detector included.
+// TestMain lets the test binary also run as the service. Tests that need processes start the binary again, so the
+// service is built like the test, race detector included.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
 		code := m.Run()
@@ -51,8 +51,8 @@ func command(t *testing.T, env map[string]string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startProcess starts the service as a process on free ports and waits until it listens. The process stops at the end of
-// the test.
+// startProcess starts the service as a process on free ports and waits until it listens. The process stops at the end
+// of the test.
 func startProcess(t *testing.T, env map[string]string, args ...string) *servicetest.Process {
 	t.Helper()
 	servicetest.NotAtMidnight()

@@ -15,7 +15,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Two replicas count exactly behind a proxy that sends each key to one of two servers, are healthy, and say what is not possible there.
+// Two replicas count exactly behind a proxy that sends each key to one of two servers, are healthy, and say what is not
+// possible there.
 func TestBehindAProxy(t *testing.T) {
 	tokens := tokenFile(t, adminToken)
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)

@@ -29,8 +29,8 @@ descriptors:
       - {key: customer, rate_limit: {unlimited: true}}
 `
 
-// subscribe opens a stream for these buckets, which stays open until the test ends. It waits until n plans have an assignment, and returns
-// the assignments by plan.
+// subscribe opens a stream for these buckets, which stays open until the test ends. It waits until n plans have an
+// assignment, and returns the assignments by plan.
 func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -67,7 +67,8 @@ func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]strin
 	return got
 }
 
-// A client of the rate limit quota service gets assignments, counting in memory and in Redis, and ratelimitd shares shows them.
+// A client of the rate limit quota service gets assignments, counting in memory and in Redis, and ratelimitd shares
+// shows them.
 func TestQuotaService(t *testing.T) {
 	for _, store := range []string{"memory", "redis"} {
 		t.Run(store, func(t *testing.T) {
@@ -91,7 +92,8 @@ func TestQuotaService(t *testing.T) {
 	}
 }
 
-// A process that stops after a signal gives back what no client holds: the share that it keeps lasts as long as the assignments of its clients.
+// A process that stops after a signal gives back what no client holds: the share that it keeps lasts as long as the
+// assignments of its clients.
 func TestStopGivesSharesBack(t *testing.T) {
 	s := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}, "--rules", rulesOf(t, quotaRules))
@@ -124,7 +126,8 @@ func TestStopGivesSharesBack(t *testing.T) {
 	}
 }
 
-// A limit whose share cannot be renewed, because something else is at its key in Redis, does not keep the others from theirs.
+// A limit whose share cannot be renewed, because something else is at its key in Redis, does not keep the others from
+// theirs.
 func TestShareThatCannotBeRenewed(t *testing.T) {
 	s := redistest.Start(t)
 	env := map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}
@@ -143,8 +146,8 @@ func TestShareThatCannotBeRenewed(t *testing.T) {
 	}
 }
 
-// One stream names very many buckets with long ids, over a socket: nothing of them is kept. A rule that appears reaches a client of such a bucket
-// with its next report.
+// One stream names very many buckets with long ids, over a socket: nothing of them is kept. A rule that appears reaches
+// a client of such a bucket with its next report.
 func TestBucketsWithoutARule(t *testing.T) {
 	rules := rulesOf(t, quotaRules)
 	p := startProcess(t, nil, "--rules", rules)

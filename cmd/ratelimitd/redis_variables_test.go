@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis as well.
-// The Redis under test holds the counters of limit k.
+// eachRedis runs a test for the REDIS_... variables, and again for REDIS_PERSECOND_... with a healthy main Redis as
+// well. The Redis under test holds the counters of limit k.
 func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t *testing.T, variables map[string]string, others ...string) probed)) {
 	for prefix, rules := range map[string]string{"REDIS": fiveADay, "REDIS_PERSECOND": strings.Replace(fiveADay, "day", "second", 1)} {
 		t.Run(prefix, func(t *testing.T) {
@@ -46,8 +46,8 @@ func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t
 	}
 }
 
-// These variables say where a Redis is and how to log in. With all of them the service reaches it; without any one of them
-// it does not.
+// These variables say where a Redis is and how to log in. With all of them the service reaches it; without any one of
+// them it does not.
 func TestVariablesOfConnections(t *testing.T) {
 	ca, other := redistest.NewCA(t), redistest.NewCA(t)
 	mine := ca.Issue(t, "client")
@@ -97,7 +97,8 @@ func TestVariablesOfConnections(t *testing.T) {
 					t.Fatalf("with %v it is not reached:\n%s", c.good, p.Log)
 				}
 				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
-				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil && status.Code(err) != codes.Unavailable { // in 15 ms
+				// in 15 ms
+				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil && status.Code(err) != codes.Unavailable {
 					t.Error(err)
 				}
 				for variable, value := range c.bad {
@@ -276,8 +277,8 @@ func TestVariablesOfThePool(t *testing.T) {
 					_, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 					return err
 				}
-				// round holds back all callers until the pool is used up. It returns how many calls found no free connection, and how
-				// many failed because Redis was silent for a second: that happens on a busy machine.
+				// round holds back all callers until the pool is used up. It returns how many calls found no free connection, and
+				// how many failed because Redis was silent for a second: that happens on a busy machine.
 				round := func() (rejected, silent int) {
 					until(t, "Redis answers", func() bool { return call() == nil })
 					if err := admin.Do(t.Context(), "client", "pause", "60000", "write").Err(); err != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// isReference reports whether a path is the path of envoyproxy/ratelimit's program. That program ignores its arguments, and manifests rely
-// on it: they name its path as the command of an image that has an entry point, or pass it the arguments of another container.
+// isReference reports whether a path is the path of envoyproxy/ratelimit's program. That program ignores its arguments,
+// and manifests rely on it: they name its path as the command of an image that has an entry point, or pass it the
+// arguments of another container.
 func isReference(name string) bool { return path.Base(name) == "ratelimit" }
 
 // arguments are the words after the program's name. envoyproxy/ratelimit's name is kept: it changes what the words
@@ -20,8 +21,8 @@ func arguments(line []string) []string {
 	return line[1:]
 }
 
-// asReference leaves out the arguments that serve does not know, if the program was called by envoyproxy/ratelimit's name. A command
-// by its name stays a command.
+// asReference leaves out the arguments that serve does not know, if the program was called by envoyproxy/ratelimit's
+// name. A command by its name stays a command.
 func asReference(model *kong.Application, args []string) (kept, ignored []string) {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && unknownCommand(model, args) == nil {
 		return args, nil

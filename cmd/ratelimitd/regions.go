@@ -17,7 +17,8 @@ type regionsCommand struct {
 
 func (*regionsCommand) about() about {
 	return about{
-		note: "A replica knows only the regions that it asked. When regions are cut off from each other, ask one replica in each.",
+		note: "A replica knows only the regions that it asked. When regions are cut off from each other, ask one " +
+			"replica in each.",
 		examples: []example{
 			{"ask the server on this machine", "ratelimitd regions"},
 			{"ask another machine, as JSON", "ratelimitd regions -s 10.0.0.7:6070 --token-file token --json"},

@@ -16,8 +16,10 @@ const leastReservationKey = 16 // bytes
 
 // reservations sets what signs the ids of reservations.
 func (s *starting) reservations(_ context.Context, opts *service.Options) error {
-	if opts.ReservationKey = s.options.Reservations.Key; opts.ReservationKey != "" && len(opts.ReservationKey) < leastReservationKey {
-		return fmt.Errorf("RATELIMITD_RESERVATION_KEY has fewer than %d bytes: use a longer one, such as the output of openssl rand -hex 32", leastReservationKey)
+	if opts.ReservationKey = s.options.Reservations.Key; opts.ReservationKey != "" &&
+		len(opts.ReservationKey) < leastReservationKey {
+		return fmt.Errorf("RATELIMITD_RESERVATION_KEY has fewer than %d bytes: use a longer one, such as the output of "+
+			"openssl rand -hex 32", leastReservationKey)
 	}
 	return nil
 }

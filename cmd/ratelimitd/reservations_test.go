@@ -18,7 +18,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 5}
 `
 
-// Processes with the same key accept each other's ids. Without a key, processes that share a Redis accept each other's ids.
+// Processes with the same key accept each other's ids. Without a key, processes that share a Redis accept each other's
+// ids.
 func TestReservationKeys(t *testing.T) {
 	rules := rulesOf(t, reservableRules)
 	of := func(env map[string]string) ratelimitdv1.ReservationServiceClient {

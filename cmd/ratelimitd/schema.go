@@ -28,7 +28,8 @@ func (*schemaCommand) about() about {
 
 // Run writes the JSON Schema.
 func (o *schemaCommand) Run(_ context.Context, s streams) error {
-	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests, "overrides": ruleschema.Overrides}
+	of := map[string]func() *jsonschema.Schema{"rules": ruleschema.Rules, "tests": ruleschema.Tests,
+		"overrides": ruleschema.Overrides}
 	b, err := ruleschema.Write(of[o.Of]())
 	if err != nil {
 		return err

@@ -69,8 +69,8 @@ func TestFailedStartsKeepSecrets(t *testing.T) {
 	}
 }
 
-// A running service never shows a password: not in its log, pages or answers. This holds whether Redis accepts its login or
-// not, and also for failed requests.
+// A running service never shows a password: not in its log, pages or answers. This holds whether Redis accepts its
+// login or not, and also for failed requests.
 func TestSecretsAreNotShown(t *testing.T) {
 	racetest.Sequential(t)
 	known, unknown := redistest.Start(t, "--requirepass", secret), redistest.Start(t, "--requirepass", "another")

@@ -62,9 +62,11 @@ type serveCommand struct {
 
 func (*serveCommand) about() about {
 	return about{
-		note: "You can set each flag with the environment variable in brackets too. If both are set, the flag wins. Without a command, ratelimitd runs serve.",
+		note: "You can set each flag with the environment variable in brackets too. If both are set, the flag wins. " +
+			"Without a command, ratelimitd runs serve.",
 		common: []string{
-			"rules", "grpc-port", "port", "drain-delay", "shadow-mode", "on-error", "redis-url", "redis-type", "redis-auth-file", "log-level",
+			"rules", "grpc-port", "port", "drain-delay", "shadow-mode", "on-error", "redis-url", "redis-type", "redis-auth-file",
+			"log-level",
 		},
 		examples: []example{
 			{"count in memory", "ratelimitd --rules config/domains"},
@@ -87,7 +89,8 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 		return misuse(err)
 	}
 	b := thisBuild()
-	log.Info("starting ratelimitd", "version", b.Version, "commit", cmp.Or(b.Commit, "unknown"), "date", cmp.Or(b.Date, "unknown"), "go", b.Go, "platform", b.Platform)
+	log.Info("starting ratelimitd", "version", b.Version, "commit", cmp.Or(b.Commit, "unknown"), "date",
+		cmp.Or(b.Date, "unknown"), "go", b.Go, "platform", b.Platform)
 	o.announce(log)
 	budget := intake.NewBudget(o.Listen.MaxClientBytes)
 	tuneMemory(log, budget)
@@ -104,7 +107,8 @@ func (o *serveCommand) Run(ctx context.Context, s streams) error {
 	case err := <-ended:
 		return err
 	case <-o.Listen.overdue(ctx):
-		log.Warn("the service ends before all its work has stopped: the stop timeout has passed", "timeout", o.Listen.StopTimeout)
+		log.Warn("the service ends before all its work has stopped: the stop timeout has passed", "timeout",
+			o.Listen.StopTimeout)
 		return nil
 	}
 }
@@ -116,13 +120,15 @@ func (o *serveCommand) announce(log *slog.Logger) {
 		if strings.Contains(server, "@") {
 			server = "not shown: it may contain credentials"
 		}
-		log.Info("serving rules from an xDS server", "server", server, "node", o.XDS.NodeID, "because", "CONFIG_TYPE=GRPC_XDS_SOTW")
+		log.Info("serving rules from an xDS server", "server", server, "node", o.XDS.NodeID, "because",
+			"CONFIG_TYPE=GRPC_XDS_SOTW")
 		return
 	}
 	folder, because := o.Rules.dir()
 	log.Info("serving rules from a directory", "directory", folder, "because", because)
 	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
-		log.Warn("files next to the rule directory are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint", "move them into the directory")
+		log.Warn("files next to the rule directory are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint",
+			"move them into the directory")
 	}
 }
 
@@ -138,11 +144,14 @@ type starting struct {
 }
 
 // start makes the service: it does everything that can fail. Nothing is answered before the service runs.
-func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level, budget *intake.Budget) (*service.Service, error) {
+func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level,
+	budget *intake.Budget) (*service.Service, error) {
 	o.warn(log)
 	s := &starting{options: o, log: log, registry: prometheus.NewRegistry()}
-	s.registry.MustRegister(collectors.NewGoCollector(liveHeap), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
-	opts := service.Options{Tasks: &s.tasks, Log: log, Level: level, Registry: s.registry, Budget: budget, Version: thisBuild().Version}
+	s.registry.MustRegister(collectors.NewGoCollector(liveHeap),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), thisBuild().metric())
+	opts := service.Options{Tasks: &s.tasks, Log: log, Level: level, Registry: s.registry, Budget: budget,
+		Version: thisBuild().Version}
 	for _, read := range []func(context.Context, *service.Options) error{
 		s.answers, s.counters, s.regions, s.events, s.reservations, s.encrypt, s.trace, s.access, s.rules, s.overrides,
 	} {
@@ -163,7 +172,8 @@ func (o *serveCommand) warn(log *slog.Logger) {
 		log.Warn("unknown arguments are ignored, as envoyproxy/ratelimit ignores its arguments", "arguments", o.Ignored)
 	}
 	if len(o.Unknown) > 0 {
-		log.Warn("variables that look like settings are unknown and have no effect: correct or remove them", "variables", o.Unknown)
+		log.Warn("variables that look like settings are unknown and have no effect: correct or remove them", "variables",
+			o.Unknown)
 	}
 }
 
@@ -183,7 +193,8 @@ func (s *starting) answers(_ context.Context, opts *service.Options) error {
 // withVariables names the variables for the address of a listener that cannot be opened.
 func withVariables(err error) error {
 	variables := map[string]string{
-		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT", "regions": "RATELIMITD_REGIONS_LISTEN",
+		"gRPC": "GRPC_HOST, GRPC_PORT", "gRPC on unix socket": "GRPC_UDS", "HTTP": "HOST, PORT",
+		"regions": "RATELIMITD_REGIONS_LISTEN",
 	}
 	if failed := new(endpoint.ListenError); errors.As(err, &failed) && variables[failed.What] != "" {
 		return fmt.Errorf("%s: %w", variables[failed.What], err)
@@ -208,12 +219,14 @@ func (s *starting) encrypt(_ context.Context, opts *service.Options) error {
 	if !o.Use {
 		if set := given("GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN); set != "" {
 			// envoyproxy/ratelimit starts too, without a word.
-			s.log.Error("clients are not authenticated and gRPC is not encrypted: set GRPC_SERVER_USE_TLS=true, or unset these variables", "variables", set)
+			s.log.Error("clients are not authenticated and gRPC is not encrypted: set GRPC_SERVER_USE_TLS=true, or unset "+
+				"these variables", "variables", set)
 		}
 		return nil
 	}
 	if o.Cert == "" || o.Key == "" {
-		return errors.New("GRPC_SERVER_USE_TLS=true needs a certificate and its key: set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY")
+		return errors.New("GRPC_SERVER_USE_TLS=true needs a certificate and its key: set GRPC_SERVER_TLS_CERT and " +
+			"GRPC_SERVER_TLS_KEY")
 	}
 	variables := given("GRPC_SERVER_TLS_CERT", o.Cert, "GRPC_SERVER_TLS_KEY", o.Key,
 		"GRPC_CLIENT_TLS_CACERT", o.ClientCA, "GRPC_CLIENT_TLS_SAN", o.ClientSAN)
@@ -243,7 +256,8 @@ func (s *starting) trace(ctx context.Context, opts *service.Options) error {
 		return nil
 	}
 	tracer, err := tracing.Start(ctx, tracing.Options{
-		Protocol: o.Protocol, ServiceName: o.Service, ServiceNamespace: o.Namespace, ServiceInstanceID: o.InstanceID, SamplingRate: o.Rate, Log: s.log, Metrics: s.registry,
+		Protocol: o.Protocol, ServiceName: o.Service, ServiceNamespace: o.Namespace, ServiceInstanceID: o.InstanceID,
+		SamplingRate: o.Rate, Log: s.log, Metrics: s.registry,
 	})
 	if err != nil {
 		return fmt.Errorf("start tracing: %w", err)
@@ -270,13 +284,14 @@ func (s *starting) rules(_ context.Context, opts *service.Options) (err error) {
 	opts.Rules.Hint = "set another directory with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, " +
 		"or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules"
 	opts.Rules.Folder = config.NewFolder(config.Options{
-		Dir: opts.Rules.Dir, MergeDomains: o.Merge, Strict: o.Strict, Tree: s.options.Answers.tree(), Logger: s.log, Metrics: prom.With(s.registry),
+		Dir: opts.Rules.Dir, MergeDomains: o.Merge, Strict: o.Strict, Tree: s.options.Answers.tree(), Logger: s.log,
+		Metrics: prom.With(s.registry),
 	})
 	return nil
 }
 
-// tuneMemory makes garbage collections rarer, which halves the cost of a call, and limits the heap to nine tenths of the
-// memory of the container or machine. GOGC and GOMEMLIMIT override it.
+// tuneMemory makes garbage collections rarer, which halves the cost of a call, and limits the heap to nine tenths of
+// the memory of the container or machine. GOGC and GOMEMLIMIT override it.
 func tuneMemory(log *slog.Logger, budget *intake.Budget) {
 	if os.Getenv("GOGC") == "" {
 		defer func() {

@@ -26,9 +26,11 @@ func (s *starting) overrides(_ context.Context, opts *service.Options) (err erro
 	switch {
 	case o.From == "":
 	case o.From != overridesInRedis:
-		opts.Overrides.File, err = override.OpenFile(override.FileOptions{Path: o.From, Log: s.log, Metrics: prom.With(s.registry)})
+		opts.Overrides.File, err = override.OpenFile(override.FileOptions{Path: o.From, Log: s.log,
+			Metrics: prom.With(s.registry)})
 		if err != nil {
-			return fmt.Errorf("RATELIMITD_OVERRIDES=%s: %w\nwrite redis, or the path of a YAML file; `overrides: []` is a file without overrides", o.From, err)
+			return fmt.Errorf("RATELIMITD_OVERRIDES=%s: %w\nwrite redis, or the path of a YAML file; `overrides: []` is a "+
+				"file without overrides", o.From, err)
 		}
 	case counting.Redis.URL == "":
 		return errNoRedisForOverrides

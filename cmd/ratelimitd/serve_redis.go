@@ -30,7 +30,8 @@ func (s *starting) counters(_ context.Context, opts *service.Options) error {
 		return err
 	}
 	if o.JitterSeconds != nil && (!inRedis || o.KeyFormat != keysLyft) {
-		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because", "only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
+		s.log.Info("accepted without effect", "variables", "EXPIRATION_JITTER_MAX_SECONDS", "because",
+			"only counters in Redis with REDIS_KEY_FORMAT=lyft outlive their window")
 	}
 	opts.Counters = assembly.Options{
 		MaxCounters: o.MaxCounters, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == keysLyft, LyftJitter: o.jitter(),
@@ -46,28 +47,33 @@ func (s *starting) counters(_ context.Context, opts *service.Options) error {
 		opts.Counters.PerSecond = s.redis(settingsOfPerSecond, &o.PerSecond)
 	}
 	opts.Redis = service.RedisHealth{
-		Serve: o.Startup.Serve, Active: o.Active, Initial: o.Startup.Initial, Max: o.Startup.Max, MaxElapsed: o.Startup.MaxElapsed,
+		Serve: o.Startup.Serve, Active: o.Active, Initial: o.Startup.Initial, Max: o.Startup.Max,
+		MaxElapsed: o.Startup.MaxElapsed,
 	}
 	s.logCounters(&opts.Counters)
 	return nil
 }
 
-// logCounters logs where counters are. Replicas share counters only if they log the same address, key format and prefix.
+// logCounters logs where counters are. Replicas share counters only if they log the same address, key format and
+// prefix.
 func (s *starting) logCounters(opts *assembly.Options) {
 	o := &s.options.Backend
 	if opts.Redis == nil {
 		s.log.Info("counting in this replica's memory", "max_counters", o.MaxCounters)
 		if o.Backend == "" && o.Redis.given() {
-			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default socket for Redis")
+			s.log.Warn("REDIS_ settings have no effect, because REDIS_URL is not set: this service has no default " +
+				"socket for Redis")
 		}
 		return
 	}
 	if opts.LyftKeys {
-		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; descriptors whose keys are equal there share a counter here too",
+		s.log.Info("counters that envoyproxy/ratelimit has too get its keys, so that both services share counters; "+
+			"descriptors whose keys are equal there share a counter here too",
 			"REDIS_KEY_FORMAT", o.KeyFormat)
 	}
 	counting := func(what string, r *assembly.Redis) {
-		s.log.Info(what, "type", strings.ToLower(r.Connect.Type), "address", r.Connect.Where(), "key_format", o.KeyFormat, "key_prefix", o.KeyPrefix)
+		s.log.Info(what, "type", strings.ToLower(r.Connect.Type), "address", r.Connect.Where(), "key_format", o.KeyFormat,
+			"key_prefix", o.KeyPrefix)
 	}
 	counting("counting in Redis", opts.Redis)
 	if opts.PerSecond != nil {

@@ -69,7 +69,8 @@ func TestReadmeRequests(t *testing.T) {
 	}
 	p := startProcess(t, nil, "--rules", "../../config/domains")
 	for i, want := range strings.Fields(string(shown[2])) {
-		response, err := http.Post("http://"+p.HTTP+"/json", "application/x-www-form-urlencoded", bytes.NewReader(shown[1])) // as curl -d sends it
+		// as curl -d sends it
+		response, err := http.Post("http://"+p.HTTP+"/json", "application/x-www-form-urlencoded", bytes.NewReader(shown[1]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +187,8 @@ func TestTheLastRuleFileIsRemoved(t *testing.T) {
 	if _, body := get(t, "http://"+p.HTTP+"/metrics"); !strings.Contains(body, `ratelimitd_rules_gone{rules="kept"} 1`) || !strings.Contains(body, "ratelimitd_rules 1\n") {
 		t.Error("the metrics do not show it")
 	}
-	redistest.Eventually(t, "the file's state", func(context.Context) error { // it is shown when the reload is over, after it is logged
+	// it is shown when the reload is over, after it is logged
+	redistest.Eventually(t, "the file's state", func(context.Context) error {
 		if _, body := get(t, "http://"+p.Debug+"/rlconfig"); !strings.Contains(body, "rules0.yaml: stale") {
 			return fmt.Errorf("/rlconfig:\n%s", body)
 		}
@@ -206,8 +208,8 @@ func TestForceStartWithoutRules(t *testing.T) {
 	}
 }
 
-// The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in envoyproxy/ratelimit. A flag overrides the
-// environment.
+// The rule directory is RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY, as in envoyproxy/ratelimit. A flag
+// overrides the environment.
 func TestWhereRulesAre(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, "ratelimit/config/rules.yaml", fiveADay)
@@ -263,8 +265,8 @@ func TestReload(t *testing.T) {
 
 // After SIGTERM and SIGHUP a call in flight finishes and the exit code is 0. Health is red meanwhile.
 func TestStopsOnSignals(t *testing.T) {
-	// A process inherits which signals are ignored, but not which are handled. So under nohup, which ignores SIGHUP, the service would
-	// ignore it too, unless this process handles it.
+	// A process inherits which signals are ignored, but not which are handled. So under nohup, which ignores SIGHUP, the
+	// service would ignore it too, unless this process handles it.
 	if signal.Ignored(syscall.SIGHUP) {
 		handled := make(chan os.Signal, 1)
 		signal.Notify(handled, syscall.SIGHUP)
@@ -330,8 +332,8 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// Without --rules the service uses envoyproxy/ratelimit's directory, even when only a part of its path is set. It never loads the
-// example rules in the working directory by default.
+// Without --rules the service uses envoyproxy/ratelimit's directory, even when only a part of its path is set. It never
+// loads the example rules in the working directory by default.
 func TestExamplesAreNotServedUnasked(t *testing.T) {
 	examples := t.TempDir()
 	write(t, examples, "config/domains/example.yaml", fiveADay)

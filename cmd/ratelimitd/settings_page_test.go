@@ -17,8 +17,8 @@ import (
 // settingsPage is the page whose tables list all settings of serve.
 var settingsPage = filepath.Join("..", "..", "docs", "reference", "environment.md")
 
-// The tables of settings in docs/reference/environment.md are what the flags say, and a flag's name follows from its variable as the page
-// says. With -update the test writes the tables.
+// The tables of settings in docs/reference/environment.md are what the flags say, and a flag's name follows from its
+// variable as the page says. With -update the test writes the tables.
 func TestSettingsPage(t *testing.T) {
 	racetest.Sequential(t)
 	page, err := os.ReadFile(settingsPage)

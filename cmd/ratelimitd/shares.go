@@ -23,7 +23,8 @@ type sharesCommand struct {
 
 func (*sharesCommand) about() about {
 	return about{
-		note: "Clients that decide themselves, such as Envoy's rate limit quota filter, get a share of each quota bucket's limit. A replica knows only the shares of its own clients, so ask each replica.",
+		note: "Clients that decide themselves, such as Envoy's rate limit quota filter, get a share of each quota bucket's " +
+			"limit. A replica knows only the shares of its own clients, so ask each replica.",
 		examples: []example{
 			{"see who holds which share in a domain", "ratelimitd shares -d api"},
 			{"list the buckets of one tenant", "ratelimitd shares -d api --where tenant=acme"},

@@ -24,8 +24,8 @@ func (s signalled) ExitCode() int {
 	return 1
 }
 
-// untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process at once. Another SIGTERM or SIGHUP
-// changes nothing: a service manager may send several, and calls in flight still get their answers.
+// untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process at once. Another
+// SIGTERM or SIGHUP changes nothing: a service manager may send several, and calls in flight still get their answers.
 func untilSignal(signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	first := make(chan os.Signal, 1)
@@ -38,12 +38,12 @@ func untilSignal(signals ...os.Signal) context.Context {
 	return ctx
 }
 
-// giveUp is how long a command may take to end after a signal. Some commands only read and calculate, and do not watch their
-// context.
+// giveUp is how long a command may take to end after a signal. Some commands only read and calculate, and do not watch
+// their context.
 const giveUp = time.Second
 
-// interruptible runs a command until it ends, or until a signal. After a signal the exit code says which signal it was, and no
-// incomplete file is left.
+// interruptible runs a command until it ends, or until a signal. After a signal the exit code says which signal it was,
+// and no incomplete file is left.
 func interruptible(ctx context.Context, command runner, s streams) error {
 	ended := make(chan error, 1)
 	go func() { ended <- command.Run(ctx, s) }()

@@ -57,9 +57,12 @@ type simulateCommand struct {
 func (*simulateCommand) about() about {
 	return about{
 		examples: []example{
-			{"see who would be denied", "ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
-			{"compare new rules with the active ones", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
-			{"write the comparison for a pull request", "ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
+			{"see who would be denied",
+				"ratelimitd simulate --rules rules --format nginx --descriptor remote_address=ip --log access.log"},
+			{"compare new rules with the active ones",
+				"ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log"},
+			{"write the comparison for a pull request",
+				"ratelimitd simulate --rules new --against live --mapping map.yaml --log a.log -o markdown"},
 			{"read a log of many files", "zcat access.log.*.gz | ratelimitd simulate --rules new --mapping map.yaml --log -"},
 		},
 		exits: []exitCode{
@@ -69,8 +72,8 @@ func (*simulateCommand) about() about {
 	}
 }
 
-// Run returns nil if nothing that --fail-on names happened, and an error with exit code 1 if it did. The exit code is 2 if the
-// input cannot be used, has no request, or --fail-on is given and the rules match no request.
+// Run returns nil if nothing that --fail-on names happened, and an error with exit code 1 if it did. The exit code is 2
+// if the input cannot be used, has no request, or --fail-on is given and the rules match no request.
 func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 	options, err := o.options()
 	if err != nil {
@@ -116,7 +119,8 @@ func isMisuse(err error) bool {
 // oneReader rejects a command line on which two flags would read the standard input.
 func (o *simulateCommand) oneReader() error {
 	var readers []string
-	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Lines.Mapping}, {"--overrides", o.Overrides}}, logsOf(o.Logs)...) {
+	for _, f := range append([][2]string{{"--rules", o.Rules}, {"--against", o.Against}, {"--mapping", o.Lines.Mapping},
+		{"--overrides", o.Overrides}}, logsOf(o.Logs)...) {
 		if f[1] == stdin.Name {
 			readers = append(readers, f[0])
 		}
@@ -134,7 +138,8 @@ func logsOf(names []string) (all [][2]string) {
 	return all
 }
 
-// maxErrors returns how many lines may be bad, and what share of them in percent. No bound is -1 for lines and 0 for the share.
+// maxErrors returns how many lines may be bad, and what share of them in percent. No bound is -1 for lines and 0 for
+// the share.
 func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
 	if text, is := strings.CutSuffix(o.MaxErrors, "%"); is {
 		share, err := strconv.ParseFloat(text, 64)
@@ -147,7 +152,9 @@ func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
 		return -1, share, nil
 	}
 	if badLines, err = strconv.Atoi(o.MaxErrors); err != nil {
-		return 0, 0, fmt.Errorf("--max-errors %s: use a number of lines such as 1000, a share such as 0.5%%, or -1 for no bound", o.MaxErrors)
+		return 0, 0,
+			fmt.Errorf("--max-errors %s: use a number of lines such as 1000, a share such as 0.5%%, or -1 for no bound",
+				o.MaxErrors)
 	}
 	return badLines, 0, nil
 }
@@ -191,9 +198,11 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	out := &simulate.Options{
 		Rules: simulate.Rules{Folder: o.Rules, Tree: rules},
 		Settings: limiter.Settings{
-			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission), CalendarMonths: o.Months,
+			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission),
+			CalendarMonths: o.Months,
 		},
-		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare, MaxCustomers: o.MaxCustomers, MaxCounters: o.MaxCounters,
+		Mapping: mapping, Duration: o.Duration, Window: o.Reorder, MaxBadLines: badLines, MaxBadShare: badShare,
+		MaxCustomers: o.MaxCustomers, MaxCounters: o.MaxCounters,
 	}
 	if o.Against != "" {
 		old, err := simulate.LoadRules(o.Against, o.Merge, tree)
@@ -219,7 +228,10 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 	for _, name := range o.Logs {
 		log := simulate.Log{Name: name, Open: func() (io.ReadCloser, error) { return os.Open(name) }}
 		if name == "-" {
-			log = simulate.Log{Name: "standard input", Open: func() (io.ReadCloser, error) { return io.NopCloser(os.Stdin), nil }}
+			log = simulate.Log{Name: "standard input", Open: func() (io.ReadCloser, error) {
+				return io.NopCloser(os.Stdin),
+					nil
+			}}
 		} else if info, err := os.Stat(name); err != nil {
 			return nil, fmt.Errorf("read log: %w", err)
 		} else if info.IsDir() {
@@ -299,10 +311,12 @@ func (o *simulateCommand) writeTo(out io.Writer, r *simulate.Report) error {
 func (o *simulateCommand) verdict(r *simulate.Report) error {
 	unmatched := r.New.NoRule + r.New.UnknownDomain
 	if len(o.FailOn) > 0 && unmatched == r.Requests {
-		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the domain and the keys in the mapping with the rules", o.Rules))
+		return misuse(fmt.Errorf("--fail-on: the rules of %s match no request at all, so nothing was tried: compare the "+
+			"domain and the keys in the mapping with the rules", o.Rules))
 	}
 	if len(o.FailOn) > 0 && r.New.Untried() == r.Requests {
-		return misuse(fmt.Errorf("--fail-on: no limit of the rules of %s is active at the time of a request that it matches, so nothing was tried: compare the times of the log with `active`", o.Rules))
+		return misuse(fmt.Errorf("--fail-on: no limit of the rules of %s is active at the time of a request that it "+
+			"matches, so nothing was tried: compare the times of the log with `active`", o.Rules))
 	}
 	for _, what := range o.FailOn {
 		n := r.New.Denied

@@ -48,7 +48,8 @@ func (o *mappingOptions) used() (bool, error) {
 	for _, f := range []struct {
 		name string
 		set  bool
-	}{{"--format", o.Format != ""}, {"--descriptor", len(o.Descriptors) > 0}, {"--domain", o.Domain != ""}, {"--pattern", o.Pattern != ""}, {"--time", o.Time != ""}} {
+	}{{"--format", o.Format != ""}, {"--descriptor", len(o.Descriptors) > 0}, {"--domain", o.Domain != ""},
+		{"--pattern", o.Pattern != ""}, {"--time", o.Time != ""}} {
 		if f.set && given == "" {
 			given = f.name
 		}
@@ -59,7 +60,9 @@ func (o *mappingOptions) used() (bool, error) {
 	case o.Mapping != "":
 		return false, nil
 	case o.Format == "" || len(o.Descriptors) == 0:
-		return false, errors.New("what the lines of the log mean is not known: use --format and --descriptor, such as --format nginx --descriptor remote_address=ip, or --mapping FILE")
+		return false,
+			errors.New("what the lines of the log mean is not known: use --format and --descriptor, such as --format nginx " +
+				"--descriptor remote_address=ip, or --mapping FILE")
 	}
 	return true, nil
 }
@@ -97,7 +100,8 @@ func (o *mappingOptions) parts(rules *descriptor.Tree) ([]accesslog.Part, error)
 			domain = d.Name
 		}
 	}
-	parts := []accesslog.Part{{From: "--format " + o.Format, YAML: "format: " + o.Format}, {From: "--domain " + domain, YAML: "domain: " + inYAML(domain)}}
+	parts := []accesslog.Part{{From: "--format " + o.Format, YAML: "format: " + o.Format},
+		{From: "--domain " + domain, YAML: "domain: " + inYAML(domain)}}
 	if o.Pattern != "" {
 		parts = append(parts, accesslog.Part{From: "--pattern", YAML: "pattern: " + inYAML(o.Pattern)})
 	}

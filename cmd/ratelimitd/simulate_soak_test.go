@@ -26,8 +26,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// madeUpLog generates requests on demand. The i-th request is always the same, a millisecond after the one before it. A few
-// customers send most of them.
+// madeUpLog generates requests on demand. The i-th request is always the same, a millisecond after the one before it. A
+// few customers send most of them.
 type madeUpLog struct {
 	requests, customers int
 	start               time.Time
@@ -132,8 +132,8 @@ func (d timed) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *li
 	return d.Limiter.Start(ctx, time.UnixMicro(at), b, req, out, done)
 }
 
-// served sends every request to a real server over gRPC, with the time of the request, and returns the answers. Requests of
-// one customer are sent in order. With several lanes, different customers are sent concurrently.
+// served sends every request to a real server over gRPC, with the time of the request, and returns the answers.
+// Requests of one customer are sent in order. With several lanes, different customers are sent concurrently.
 func (r madeUpLog) served(t *testing.T, rules simulate.Rules, lanes int) []ratelimitv3.RateLimitResponse_Code {
 	t.Helper()
 	decider := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
@@ -210,8 +210,8 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 
 var trafficStart = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// A simulation gives the same verdicts as the server. With a limit that all customers share, the server gets one request at
-// a time. Otherwise customers are served concurrently.
+// A simulation gives the same verdicts as the server. With a limit that all customers share, the server gets one
+// request at a time. Otherwise customers are served concurrently.
 func TestSimulateJudgesAsTheServer(t *testing.T) {
 	racetest.Sequential(t)
 	t.Parallel() // it spends most of its time waiting

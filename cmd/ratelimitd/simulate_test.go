@@ -52,7 +52,8 @@ func TestSimulateCommand(t *testing.T) {
 		{same, 0, "984 requests of examples/simulate/access.log, 2026-03-02 09:00:18 to 09:53:13 UTC\n", ""},
 		{with(same, "--top", "1"), 0, "and 1 more rule\n", ""},
 		{with(same, "--customer", "method"), 0, "\n2 customers in all\n", ""},
-		{with(same, "--customer", "method,path,remote_address"), 0, "\nmethod=POST, path=/login, remote_address=192.0.2.9 ", ""}, // longer than a terminal shows
+		// longer than a terminal shows
+		{with(same, "--customer", "method,path,remote_address"), 0, "\nmethod=POST, path=/login, remote_address=192.0.2.9 ", ""},
 		{with(same, "--customer", "user"), 2, "", "--customer: no descriptor has an entry \"user\" that comes from the log; there are `remote_address`, `method` and `path`"},
 		{with(same, "--color", "always"), 0, "\x1b[1m984 requests\x1b[0m", ""},
 		{with(same, "--fail-on", "denied"), 1, "984 requests", "denied: 48 of 984 requests, which is more than 0%"},

@@ -104,8 +104,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
 `
 
-// Without Redis the service keeps trying. Health is red until Redis has answered once, or green from the start if a setting
-// says so. on_error decides calls, in bounded time.
+// Without Redis the service keeps trying. Health is red until Redis has answered once, or green from the start if a
+// setting says so. on_error decides calls, in bounded time.
 func TestStartWithoutRedis(t *testing.T) {
 	for name, c := range map[string]struct {
 		env   map[string]string
@@ -258,8 +258,8 @@ func TestJSONWithoutRedis(t *testing.T) {
 	}
 }
 
-// Health is red while Redis answers and rejects every call, even if that begins after the start, and whatever the settings say. The
-// page of health says why. It is green again when Redis accepts the calls.
+// Health is red while Redis answers and rejects every call, even if that begins after the start, and whatever the
+// settings say. The page of health says why. It is green again when Redis accepts the calls.
 func TestHealthWhenRedisRejects(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": server.Addr}, "--rules", rulesOf(t, edgeRules))

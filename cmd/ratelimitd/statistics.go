@@ -34,7 +34,8 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 	}
 	text, err := files.Read(o.PrometheusMapper, maxMapping)
 	if errors.Is(err, fs.ErrNotExist) {
-		log.Info("PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used", "file", o.PrometheusMapper)
+		log.Info("PROMETHEUS_MAPPER_YAML names a file that does not exist: the built-in mapping is used", "file",
+			o.PrometheusMapper)
 		return ""
 	}
 	if err != nil {
@@ -49,7 +50,8 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 
 const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
 
-// tags are the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left out.
+// tags are the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left
+// out.
 func (s *starting) tags() ([]statsd.Tag, error) {
 	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
 		key, value, ok := strings.Cut(part, ":")
@@ -98,7 +100,8 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	return all, nil
 }
 
-// statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times; nil: there is none.
+// statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times; nil: there
+// is none.
 func (s *starting) statistics(source statsd.Source) (prometheus.Observer, error) {
 	shown, err := s.showStatistics(source)
 	if err != nil {
@@ -133,8 +136,8 @@ func (s *starting) showStatistics(source statsd.Source) (prometheus.Observer, er
 	return collector.ResponseTime(), nil
 }
 
-// sendStatistics sends the statistics to StatsD, if that is on. It returns the observer of response times; nil: there is
-// none.
+// sendStatistics sends the statistics to StatsD, if that is on. It returns the observer of response times; nil: there
+// is none.
 func (s *starting) sendStatistics(source statsd.Source) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	switch {
@@ -168,7 +171,8 @@ func (s *starting) sendStatistics(source statsd.Source) (prometheus.Observer, er
 		return nil, err
 	}
 	s.tasks.Add(sender.Run)
-	s.log.Info("sending statistics", "address", opts.Address, "network", opts.Network, "dogstatsd", opts.Datadog, "every", o.Interval.String())
+	s.log.Info("sending statistics", "address", opts.Address, "network", opts.Network, "dogstatsd", opts.Datadog, "every",
+		o.Interval.String())
 	return opts.Timings, nil
 }
 

@@ -50,8 +50,8 @@ descriptors:
     rate_limit: {unlimited: true}
 `
 
-// traffic sends requests for each of these rules and for the cases that envoyproxy/ratelimit counts separately: 12 calls over
-// gRPC.
+// traffic sends requests for each of these rules and for the cases that envoyproxy/ratelimit counts separately: 12
+// calls over gRPC.
 func traffic(t *testing.T, addr string) {
 	t.Helper()
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, addr))
@@ -113,7 +113,8 @@ var trafficForPrometheus = []string{
 	`ratelimit_service_rate_limit_shadow_mode{domain="mongo_cps",key1="trial"} 1`,
 	`ratelimit_service_rate_limit_unknown_domain_not_found 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users"} 7`,
-	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`, // the third key has no label in envoyproxy/ratelimit
+	// the third key has no label in envoyproxy/ratelimit
+	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="database_users",key2="op_read"} 2`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="file_log*"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="remote_address_10_0_0_1"} 1`,
 	`ratelimit_service_rate_limit_total_hits{domain="mongo_cps",key1="tenant_acme",key2="path"} 1`,

@@ -36,8 +36,8 @@ func TestKnownDenialStopsTheOthers(t *testing.T) {
 	}
 }
 
-// A limit that is held back because another one denies counts its hits as near the limit, as in envoyproxy/ratelimit: these are the
-// statistics of f2fb157 after the same requests.
+// A limit that is held back because another one denies counts its hits as near the limit, as in envoyproxy/ratelimit:
+// these are the statistics of f2fb157 after the same requests.
 func TestStatisticsOfHeldLimits(t *testing.T) {
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: year, requests_per_unit: 10}\n  - key: b\n    rate_limit: {unit: year, requests_per_unit: 1}\n")
 	p := startProcess(t, map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": "true"}, "--rules", rules)

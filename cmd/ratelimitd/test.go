@@ -30,7 +30,8 @@ func (*testCommand) about() about {
 		examples: []example{
 			{"run all tests in a directory", "ratelimitd test config/domains"},
 			{"run some cases, and list them", "ratelimitd test --run search -v config/domains"},
-			{"in CI: require coverage and write a report", "ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
+			{"in CI: require coverage and write a report",
+				"ratelimitd test --min-coverage 90 --junit report.xml config/domains"},
 		},
 		exits: []exitCode{
 			{0, "All cases passed."}, {1, "A case failed, or the tests reach too few rules."},

@@ -34,9 +34,9 @@ import (
 //
 // The arguments of the service may begin with settings: NAME=value.
 //
-// A block of console holds commands after "$ " and what they say; one without a language what the service logs, once there is a
-// service. A block of shellsession is not run: its commands need a cluster. A command in the text is run if the tests have its program, and must
-// succeed.
+// A block of console holds commands after "$ " and what they say; one without a language what the service logs, once
+// there is a service. A block of shellsession is not run: its commands need a cluster. A command in the text is run if
+// the tests have its program, and must succeed.
 var (
 	tutorialBlock = regexp.MustCompile("(?s)````.*?````\n|(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
@@ -77,7 +77,8 @@ var followed = []struct {
 var (
 	betweenBlocks = regexp.MustCompile("(?m)^<!-- (run|serve): (.+) -->$|^    ((?:ratelimitd|curl|redis-cli|promtool|grep|jq)\\b(?:.*\\\\\n)*.*)$|`((?:ratelimitd|curl|redis-cli|promtool) [^`]+)`")
 	behindCommand = regexp.MustCompile(`(?m) +# .*$`)
-	needsMore     = regexp.MustCompile(`access\.log$|--target|\bCOMMAND\b|\bFILE\b|version-N`) // a log, a server or a name of the reader's
+	// a log, a server or a name of the reader's
+	needsMore = regexp.MustCompile(`access\.log$|--target|\bCOMMAND\b|\bFILE\b|version-N`)
 )
 
 // tutorial follows the page as a reader does.
@@ -90,7 +91,8 @@ type tutorial struct {
 	read    int // offset in the service's log up to which the page has shown it
 }
 
-// Every step of these pages gives the documented result, starting with the build of the binary into the reader's directory.
+// Every step of these pages gives the documented result, starting with the build of the binary into the reader's
+// directory.
 func TestTutorial(t *testing.T) {
 	racetest.Sequential(t)
 	for _, c := range followed {
@@ -179,15 +181,15 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 	}
 }
 
-// measured matches the values of metrics that differ: how long something took, and the number of counters; and since when a
-// rule file is active, and keys are tracked.
+// measured matches the values of metrics that differ: how long something took, and the number of counters; and since
+// when a rule file is active, and keys are tracked.
 var measured = regexp.MustCompile(`(?m)^((?:ratelimitd_request_duration_seconds|ratelimitd_memory_counters|process_cpu_seconds_total)\S*) .+$|( since )\S+|(Hits of the last ).+?Z`)
 
 // resets matches the time until the reset of a limit of which nothing is left.
 var resets = regexp.MustCompile(`\b0 left,.* reset in (\S+)`)
 
-// sameResets reports whether each of these times is within five minutes of the one on the page. If that is more than an hour, the time depends
-// on the time of day, and is not compared.
+// sameResets reports whether each of these times is within five minutes of the one on the page. If that is more than an
+// hour, the time depends on the time of day, and is not compared.
 func sameResets(said, page string) bool {
 	got := resets.FindAllStringSubmatch(said, -1)
 	for i, m := range resets.FindAllStringSubmatch(page, -1) {
@@ -227,7 +229,8 @@ func (r *tutorial) between(t *testing.T, text string) (commands int) {
 		case m[1] == "run":
 			r.mustRun(t, m[2])
 			continue
-		case m[4] != "" && len(strings.Fields(command)) < 3 || needsMore.MatchString(command): // the first is a name, such as "ratelimitd check"
+		case m[4] != "" && len(strings.Fields(command)) < 3 || needsMore.MatchString(command):
+			// the first is a name, such as "ratelimitd check"
 			continue
 		}
 		commands++

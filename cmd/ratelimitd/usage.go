@@ -23,11 +23,13 @@ func (*usageCommand) about() about {
 	return about{
 		examples: []example{
 			{"see what a tenant has used", "ratelimitd usage -d api --where tenant=acme"},
-			{"ask another machine, as JSON", "ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
+			{"ask another machine, as JSON",
+				"ratelimitd usage -s 10.0.0.7:6070 --token-file token --json -d api --where tenant=acme"},
 		},
 		exits: []exitCode{
 			{0, "The counters were shown."}, {1, "The server does not answer, or rejects the call."},
-			{2, "The command line, a setting or a file is invalid or missing."}, {exitNothing, "No counter with these entries is in use."},
+			{2, "The command line, a setting or a file is invalid or missing."},
+			{exitNothing, "No counter with these entries is in use."},
 		},
 	}
 }

@@ -21,8 +21,8 @@ import (
 //	form:"header"         of texts, see forms
 //	nonempty:""           of texts: an empty variable counts as unset
 //
-// envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of rejecting it, and the log
-// says so once (adjustments.go).
+// envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of rejecting it,
+// and the log says so once (adjustments.go).
 //
 //	clamp:"1..65535"      a value outside becomes the nearer end
 //	nonpositive:"10s"     a value of 0 or less becomes this
@@ -44,8 +44,8 @@ func values(a *adjustments) []kong.Option {
 	}
 }
 
-// flagValue reads true and false in all spellings of envoyproxy/ratelimit (1, t, T, TRUE, true, True and their opposites), and yes
-// and no.
+// flagValue reads true and false in all spellings of envoyproxy/ratelimit (1, t, T, TRUE, true, True and their
+// opposites), and yes and no.
 type flagValue struct{}
 
 // IsBool tells kong that the flag needs no value.
@@ -139,8 +139,8 @@ var forms = map[string]func(string) error{
 	},
 }
 
-// numbers returns the mappers of whole numbers, of other numbers, and of durations as Go writes them. Whole numbers may be
-// written as for envoyproxy/ratelimit: 0x1000, 0b11, 1_000, and 010, which is 8.
+// numbers returns the mappers of whole numbers, of other numbers, and of durations as Go writes them. Whole numbers may
+// be written as for envoyproxy/ratelimit: 0x1000, 0b11, 1_000, and 010, which is 8.
 func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	plain := func(v reflect.Value) string { return fmt.Sprint(v.Interface()) }
 	whole = a.ranged("a whole number", func(v string, target reflect.Value) error {
@@ -166,8 +166,10 @@ func numbers(a *adjustments) (whole, share, span kong.MapperFunc) {
 	return whole, share, span
 }
 
-// ranged returns a mapper that parses a value and checks it against the flag's range, whose ends are parsed in the same way.
-func (m *adjustments) ranged(what string, parse func(string, reflect.Value) error, write func(reflect.Value) string) kong.MapperFunc {
+// ranged returns a mapper that parses a value and checks it against the flag's range, whose ends are parsed in the same
+// way.
+func (m *adjustments) ranged(what string, parse func(string, reflect.Value) error,
+	write func(reflect.Value) string) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
 		if ctx.Scan.Peek().IsEOL() {
 			return errNoValue
@@ -183,7 +185,8 @@ func (m *adjustments) ranged(what string, parse func(string, reflect.Value) erro
 		}
 		value := reflect.New(target.Type()).Elem()
 		switch err := parse(text, value); {
-		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value) && !tag.Has("clamp"):
+		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value) &&
+			!tag.Has("clamp"):
 			return fmt.Errorf("must be %s%s, this is %q", what, between(least, most, write), text)
 		}
 		var used reflect.Value
@@ -221,7 +224,8 @@ func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Val
 }
 
 // ends are the two ends of a range. An end that is left out is not valid.
-func ends(text string, of reflect.Type, parse func(string, reflect.Value) error) (least, most reflect.Value, err error) {
+func ends(text string, of reflect.Type, parse func(string,
+	reflect.Value) error) (least, most reflect.Value, err error) {
 	from, to, _ := strings.Cut(text, "..")
 	for _, end := range []struct {
 		text  string

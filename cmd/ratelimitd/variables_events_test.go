@@ -89,7 +89,8 @@ func variablesOfEvents(t *testing.T) []variable {
 		}
 	}
 	count := func(all []event) string { return fmt.Sprintf("%d events", len(all)) }
-	// received sends a request that is denied, and says something about the first request to the webhook, or that there was none.
+	// received sends a request that is denied, and says something about the first request to the webhook, or that there
+	// was none.
 	received := func(say func(*http.Request) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			url, requests := listenEvents(t, http.StatusOK, nil)

@@ -36,8 +36,8 @@ func frames(t *testing.T, i *instance, from string) (conn net.Conn, client *http
 	}
 }
 
-// cut reports whether the service closes a connection that does not behave. On it, each call of a method sends this piece
-// of its message, and the client reads no answers. The metric must give the reason.
+// cut reports whether the service closes a connection that does not behave. On it, each call of a method sends this
+// piece of its message, and the client reads no answers. The metric must give the reason.
 func cut(variable, reason, method string, piece []byte, end bool) look {
 	return running(func(t *testing.T, i *instance) string {
 		conn, client, flush := frames(t, i, "127.0.0.1")

@@ -138,8 +138,8 @@ func clientHeader(name string) look {
 	})
 }
 
-// within reports whether a condition is reached in time. With the variable set it waits for long, which must be less than
-// the default would take; without it, for short.
+// within reports whether a condition is reached in time. With the variable set it waits for long, which must be less
+// than the default would take; without it, for short.
 func within(t *testing.T, i *instance, name string, long, short time.Duration, reached func() bool) bool {
 	t.Helper()
 	most := long

@@ -30,7 +30,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// ownDefaults are the defaults that differ from envoyproxy/ratelimit's. docs/reference/environment.md gives the reasons.
+// ownDefaults are the defaults that differ from envoyproxy/ratelimit's. docs/reference/environment.md gives the
+// reasons.
 var ownDefaults = map[string]string{
 	"BACKEND_TYPE":                     "",          // Redis if REDIS_URL is set, else memory
 	"DEBUG_HOST":                       "127.0.0.1", // envoyproxy/ratelimit: all addresses
@@ -602,7 +603,8 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 	if prefix == "REDIS" { // both Redis share these
 		rows = append(rows, []variable{
 			{name: "OP_TIMEOUT", value: "100ms", rules: []string{oneADay}, prepare: func(t *testing.T) (map[string]string, look) {
-				return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v")) // without it the breaker opens after Redis has been silent for a second
+				// without it the breaker opens after Redis has been silent for a second
+				return one(t, startSilent(t).Addr().String()), took(900*time.Millisecond, ask("d", "k", "v"))
 			}, unset: "long", set: "short"},
 			{name: "TLS_CACERT", value: ca, prepare: shaken(server, "TLS", "true"), unset: "rejects the server's certificate", set: "encrypted", bad: map[string]string{"/none": "/none"}},
 			{name: "TLS_CLIENT_CERT", value: cert, prepare: shaken(server, "TLS", "true", "TLS_CACERT", ca, "TLS_CLIENT_KEY", key), unset: "does not start", set: "shows the certificate of counter", bad: map[string]string{"/none": "/none"}},

@@ -40,8 +40,8 @@ type variable struct {
 	unset, set string // the observed results
 	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that other programs may use
 
-	// prepare, if set, runs before each start and makes what the service needs, such as a server. It returns more settings,
-	// including the variable itself unless value is set, and replaces look.
+	// prepare, if set, runs before each start and makes what the service needs, such as a server. It returns more
+	// settings, including the variable itself unless value is set, and replaces look.
 	prepare func(t *testing.T) (map[string]string, look)
 
 	// shownBy names a test that shows the effect. The fields above are then empty.
@@ -50,8 +50,8 @@ type variable struct {
 	// silent marks a variable that changes nothing. The log says so once and names it.
 	silent bool
 
-	// bad are rejected values, each with a part of the error other than the variable's name. Bad flags, numbers, durations and
-	// names follow from the type. anything marks texts that may have any value.
+	// bad are rejected values, each with a part of the error other than the variable's name. Bad flags, numbers, durations
+	// and names follow from the type. anything marks texts that may have any value.
 	bad      map[string]string
 	anything bool
 }
@@ -162,8 +162,8 @@ func (i *instance) http() string   { return "http://" + i.svc.Server.HTTPAddr.St
 func (i *instance) debug() string  { return "http://" + i.svc.Operators.DebugAddr.String() }
 func (i *instance) failed() string { return fmt.Sprintf("does not start: %v", i.err) }
 
-// TestEveryVariable starts the service without and with each variable of envoyproxy/ratelimit and each of our own, and compares
-// the results. A variable without a row fails the test, and so does a row without a variable.
+// TestEveryVariable starts the service without and with each variable of envoyproxy/ratelimit and each of our own, and
+// compares the results. A variable without a row fails the test, and so does a row without a variable.
 func TestEveryVariable(t *testing.T) {
 	racetest.Sequential(t)
 	var c cli
@@ -290,7 +290,8 @@ func (v *variable) changes(t *testing.T) {
 	}
 }
 
-// hasNoEffect checks a variable that the service accepts and ignores: the log says so once if it is set, and never if it is not.
+// hasNoEffect checks a variable that the service accepts and ignores: the log says so once if it is set, and never if
+// it is not.
 func (v *variable) hasNoEffect(t *testing.T) {
 	for _, c := range []struct {
 		value string
@@ -409,8 +410,8 @@ func badValues(f *kong.Flag) map[string]string {
 	return nil
 }
 
-// flagsByVariable returns flags by variable: the flag of serve, or the flag of another subcommand if serve has no flag for the
-// variable.
+// flagsByVariable returns flags by variable: the flag of serve, or the flag of another subcommand if serve has no flag
+// for the variable.
 func flagsByVariable(model *kong.Application) map[string]*kong.Flag {
 	flags := make(map[string]*kong.Flag)
 	for _, command := range model.Leaves(false) {

@@ -44,7 +44,8 @@ type build struct {
 
 // thisBuild describes the build of this program: what the linker set, otherwise what Go recorded.
 func thisBuild() build {
-	b := build{Version: release, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: release, Commit: commit, Date: date, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		b.Version = cmp.Or(b.Version, "(unknown)")

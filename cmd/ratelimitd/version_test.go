@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A release has the version, commit and date that the linker sets. The log, the metric and `version` show the same ones.
+// A release has the version, commit and date that the linker sets. The log, the metric and `version` show the same
+// ones.
 func TestVersionOfARelease(t *testing.T) {
 	defer func(r, c, d string) { release, commit, date = r, c, d }(release, commit, date)
 	release, commit, date = "v1.2.3", "0123abc", "2026-03-10T12:00:00Z"

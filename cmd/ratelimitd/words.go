@@ -10,7 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// normalize turns `help [COMMAND]`, `help settings`, --version, and flags of ratelimit_config_check with one dash into what kong understands.
+// normalize turns `help [COMMAND]`, `help settings`, --version, and flags of ratelimit_config_check with one dash into
+// what kong understands.
 func normalize(args []string) []string {
 	if len(args) > 0 {
 		switch args[0] {
@@ -29,7 +30,8 @@ func normalize(args []string) []string {
 	return longFlags(args)
 }
 
-// unknownCommand is the error for a first word that is no command. Kong would take it for an argument of the default one.
+// unknownCommand is the error for a first word that is no command. Kong would take it for an argument of the default
+// one.
 func unknownCommand(model *kong.Application, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return nil
@@ -49,8 +51,8 @@ func unknownCommand(model *kong.Application, args []string) error {
 	return fmt.Errorf("unknown command %q: use one of %s", args[0], strings.Join(names, ", "))
 }
 
-// unknownFlag is the error for the first flag that the command does not have; nil: it has all of them. Kong's own error suggests a
-// name only for two slips or fewer, and not for --maxMetricSeries.
+// unknownFlag is the error for the first flag that the command does not have; nil: it has all of them. Kong's own error
+// suggests a name only for two slips or fewer, and not for --maxMetricSeries.
 func unknownFlag(model *kong.Application, args []string) error {
 	command := model.DefaultCmd
 	if len(args) > 0 {

@@ -75,7 +75,8 @@ func (s *starting) encryptXDS(opts *xds.Options) error {
 	o := &s.options.XDS
 	if !o.TLS {
 		if o.CACert != "" || o.SAN != "" || o.Cert != "" || o.Key != "" {
-			s.log.Warn("the CONFIG_GRPC_XDS_..._TLS_ files and names have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true: rules are received in plain text")
+			s.log.Warn("the CONFIG_GRPC_XDS_..._TLS_ files and names have no effect without " +
+				"CONFIG_GRPC_XDS_SERVER_USE_TLS=true: rules are received in plain text")
 		}
 		return nil
 	}
@@ -84,7 +85,8 @@ func (s *starting) encryptXDS(opts *xds.Options) error {
 	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", given("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true",
-			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key, "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
+			"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", o.Cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", o.Key,
+			"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", o.CACert), err)
 	}
 	opts.TLS = files.Client
 	s.tasks.Add(files.Run)

@@ -145,13 +145,14 @@ func TestEnvoyGateway(t *testing.T) {
 		"REDIS_TLS_CLIENT_KEY":               redisClient.Key,
 		"USE_PROMETHEUS":                     "true",
 		"PROMETHEUS_ADDR":                    "127.0.0.1:0",
-		"PROMETHEUS_MAPPER_YAML":             "/etc/statsd-exporter/conf.yaml", // the ConfigMap is optional and does not exist here
-		"TRACING_ENABLED":                    "true",
-		"TRACING_SERVICE_NAME":               "envoy-ratelimit",
-		"TRACING_SERVICE_NAMESPACE":          "envoy-gateway-system",
-		"TRACING_SERVICE_INSTANCE_ID":        "envoy-ratelimit-7c9d",
-		"TRACING_SAMPLING_RATE":              "1.0",
-		"OTEL_EXPORTER_OTLP_ENDPOINT":        spans.URL,
+		// the ConfigMap is optional and does not exist here
+		"PROMETHEUS_MAPPER_YAML":      "/etc/statsd-exporter/conf.yaml",
+		"TRACING_ENABLED":             "true",
+		"TRACING_SERVICE_NAME":        "envoy-ratelimit",
+		"TRACING_SERVICE_NAMESPACE":   "envoy-gateway-system",
+		"TRACING_SERVICE_INSTANCE_ID": "envoy-ratelimit-7c9d",
+		"TRACING_SAMPLING_RATE":       "1.0",
+		"OTEL_EXPORTER_OTLP_ENDPOINT": spans.URL,
 
 		"SSL_CERT_FILE":    redisCA.File,
 		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
@@ -214,7 +215,8 @@ func TestEnvoyGateway(t *testing.T) {
 	if body := rlconfig(); !strings.Contains(body, "#   default/eg/other: descriptors[0]: a descriptor without a `key`") || !strings.Contains(body, "# default/eg/http: loaded") {
 		t.Errorf("/rlconfig after a bad set:\n%s", body)
 	}
-	eventually(t, "the good rules of a bad set", func() bool { // they are active a moment after the page shows the rejection
+	// they are active a moment after the page shows the rejection
+	eventually(t, "the good rules of a bad set", func() bool {
 		got, err := decide("10.0.0.5")
 		return err == nil && got.GetStatuses()[0].GetCurrentLimit().GetRequestsPerUnit() == 3
 	})
@@ -274,8 +276,8 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 }
 
-// explain shows rules over xDS by asking the server that has them. If it reads files instead, it warns that such a server reads
-// none.
+// explain shows rules over xDS by asking the server that has them. If it reads files instead, it warns that such a
+// server reads none.
 func TestExplainOverXDS(t *testing.T) {
 	g := newGateway(t, "default")
 	g.set("1", perDay("shop", 3))

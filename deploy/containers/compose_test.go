@@ -145,7 +145,8 @@ func named(t *testing.T, project, file, pattern string) string {
 	return string(m[1])
 }
 
-// limited sends six requests of one caller through Envoy: five pass. If a minute ends between them, it tries another caller.
+// limited sends six requests of one caller through Envoy: five pass. If a minute ends between them, it tries another
+// caller.
 func limited(t *testing.T) {
 	t.Helper()
 	for try := 1; ; try++ {

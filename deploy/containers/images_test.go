@@ -182,8 +182,8 @@ func envoy(t *testing.T) string {
 	return found[len(found)-1]
 }
 
-// goImage makes the image in which the Dockerfile builds: Go, what workshop/scripts/rootfs calls, and the modules of go.mod, because
-// nothing can be downloaded in the daemon's name space.
+// goImage makes the image in which the Dockerfile builds: Go, what workshop/scripts/rootfs calls, and the modules of
+// go.mod, because nothing can be downloaded in the daemon's name space.
 func goImage(t *testing.T, file string) {
 	t.Helper()
 	i := newImage(t, file)

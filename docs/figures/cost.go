@@ -16,8 +16,8 @@ type spent struct{ server, redis float64 }
 // serverAndRedis matches a cell such as 3.2 + 3.0.
 var serverAndRedis = regexp.MustCompile(`^([0-9.]+) \+ ([0-9.]+)$`)
 
-// costs reads a table of a page whose first row begins with header: by the first cell of a row and the heading of a column. Cells without two
-// numbers are left out.
+// costs reads a table of a page whose first row begins with header: by the first cell of a row and the heading of a
+// column. Cells without two numbers are left out.
 func costs(page, header string) map[[2]string]spent {
 	found := make(map[[2]string]spent)
 	_, table, _ := strings.Cut("\n"+page, "\n"+header)
@@ -77,24 +77,32 @@ func cost(docs string) string {
 	scale := func(us float64) float64 { return us / most * (760 - barLeft - 110) }
 	var b strings.Builder
 	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 250" font-family="system-ui, sans-serif" font-size="15" role="img">` + "\n")
-	b.WriteString("<title>CPU of server and Redis for one decision: ratelimitd and envoyproxy/ratelimit, busy and one at a time</title>\n" + costStyle)
+	b.WriteString("<title>CPU of server and Redis for one decision: ratelimitd and envoyproxy/ratelimit, busy and one " +
+		"at a time</title>\n" + costStyle)
 	y := 26.0
-	for _, load := range []struct{ name, title string }{{busy, "busy: 128 calls in flight"}, {single, "one call at a time"}} {
+	for _, load := range []struct{ name, title string }{{busy, "busy: 128 calls in flight"},
+		{single, "one call at a time"}} {
 		fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" font-weight="600">%s</text>`+"\n", barLeft, y, load.title)
-		for _, bar := range []struct{ name, title, class string }{{rival, "envoyproxy/ratelimit", "rival"}, {ours, "ratelimitd", "ours"}} {
+		for _, bar := range []struct{ name, title, class string }{{rival, "envoyproxy/ratelimit", "rival"},
+			{ours, "ratelimitd", "ours"}} {
 			us, found := table[[2]string{load.name, bar.name}]
 			if !found {
 				log.Fatalf("comparison.md has no CPU of %s, %s", bar.name, load.name)
 			}
 			fmt.Fprintf(&b, `<text x="%.0f" y="%.1f" text-anchor="end">%s</text>`, barLeft-10, y+25, bar.title)
-			fmt.Fprintf(&b, `<rect class="%s" x="%.0f" y="%.1f" width="%.1f" height="20"/>`, bar.class, barLeft, y+10, scale(us.server))
-			fmt.Fprintf(&b, `<rect class="%s redis" x="%.1f" y="%.1f" width="%.1f" height="20"/>`, bar.class, barLeft+scale(us.server), y+10, scale(us.redis))
-			fmt.Fprintf(&b, `<text x="%.1f" y="%.1f">%s + %s µs</text>`+"\n", barLeft+scale(us.server+us.redis)+8, y+25, digits(us.server), digits(us.redis))
+			fmt.Fprintf(&b, `<rect class="%s" x="%.0f" y="%.1f" width="%.1f" height="20"/>`, bar.class, barLeft, y+10,
+				scale(us.server))
+			fmt.Fprintf(&b, `<rect class="%s redis" x="%.1f" y="%.1f" width="%.1f" height="20"/>`, bar.class,
+				barLeft+scale(us.server), y+10, scale(us.redis))
+			fmt.Fprintf(&b, `<text x="%.1f" y="%.1f">%s + %s µs</text>`+"\n", barLeft+scale(us.server+us.redis)+8, y+25,
+				digits(us.server), digits(us.redis))
 			y += step
 		}
 		y += 42
 	}
-	fmt.Fprintf(&b, `<text class="soft" x="%.0f" y="%.1f">CPU of the server + CPU of Redis, for one decision; shorter is better</text>`+"\n", barLeft, y-8)
+	fmt.Fprintf(&b,
+		`<text class="soft" x="%.0f" y="%.1f">CPU of the server + CPU of Redis, for one decision; shorter is better</text>`+
+			"\n", barLeft, y-8)
 	b.WriteString("</svg>\n")
 	return b.String()
 }

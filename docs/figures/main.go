@@ -1,5 +1,5 @@
-// Command figures draws pictures of the documentation: those of docs/learn/algorithms.md from the arithmetic that decides real requests, and
-// the chart of docs/understand/comparison.md from the table above the chart.
+// Command figures draws pictures of the documentation: those of docs/learn/algorithms.md from the arithmetic that
+// decides real requests, and the chart of docs/understand/comparison.md from the table above the chart.
 //
 //	go run ./docs/figures
 //
@@ -50,10 +50,14 @@ var rows = []row{
 	{"fixed_window, align: first_hit", descriptor.Limit{Requests: perMinute, Window: minute, FirstHit: true}},
 	{"sliding_window", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.SlidingWindow}},
 	{"sliding_log", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.SlidingLog}},
-	{"token_bucket", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.TokenBucket, Burst: perMinute}},
-	{"token_bucket, refill: interval", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.TokenBucket, Burst: perMinute, Interval: true}},
-	{"leaky_bucket, burst: 5", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 5}},
-	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
+	{"token_bucket", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.TokenBucket,
+		Burst: perMinute}},
+	{"token_bucket, refill: interval", descriptor.Limit{Requests: perMinute, Window: minute,
+		Algorithm: descriptor.TokenBucket, Burst: perMinute, Interval: true}},
+	{"leaky_bucket, burst: 5", descriptor.Limit{Requests: perMinute, Window: minute, Algorithm: descriptor.LeakyBucket,
+		Burst: 5}},
+	{"leaky_bucket, burst: 9, nodelay: all", descriptor.Limit{Requests: perMinute, Window: minute,
+		Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
 }
 
 // arrivals are the arrival times of requests, in seconds: eight late in the first minute, eight early in the
@@ -116,20 +120,30 @@ const dark = `<style>
 func sameBurst() string {
 	var b strings.Builder
 	height := top + rowHeight*float64(len(rows)) + waitHeight + 34
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n", width, height)
-	fmt.Fprintf(&b, "<title>The same %d requests under %d limits of %d a minute</title>\n", len(arrivals()), len(rows), perMinute)
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="13">`+"\n",
+		width, height)
+	fmt.Fprintf(&b, "<title>The same %d requests under %d limits of %d a minute</title>\n", len(arrivals()), len(rows),
+		perMinute)
 	b.WriteString(dark)
-	fmt.Fprintf(&b, `<text x="12" y="24" font-size="15" font-weight="bold">The same %d requests under limits of %d a minute</text>`+"\n", len(arrivals()), perMinute)
-	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98), x(98)+9)
-	fmt.Fprintf(&b, `<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">denied</text>`+"\n", x(122), x(122)+13)
-	fmt.Fprintf(&b, `<path d="M%.1f 20h22" stroke="#9a6700" stroke-width="2"/><text x="%.1f" y="24">waits</text>`+"\n", x(144), x(144)+27)
+	fmt.Fprintf(&b,
+		`<text x="12" y="24" font-size="15" font-weight="bold">The same %d requests under limits of %d a minute</text>`+"\n",
+		len(arrivals()), perMinute)
+	fmt.Fprintf(&b, `<circle cx="%.1f" cy="20" r="4" fill="#1a7f37"/><text x="%.1f" y="24">admitted</text>`+"\n", x(98),
+		x(98)+9)
+	fmt.Fprintf(&b,
+		`<path d="M%.1f 16l8 8m0 -8l-8 8" stroke="#cf222e" stroke-width="2"/><text x="%.1f" y="24">denied</text>`+"\n",
+		x(122), x(122)+13)
+	fmt.Fprintf(&b, `<path d="M%.1f 20h22" stroke="#9a6700" stroke-width="2"/><text x="%.1f" y="24">waits</text>`+"\n",
+		x(144), x(144)+27)
 	for s := from; s <= to; s += 30 {
 		dash := ""
 		if int(s)%60 != 0 {
 			dash = ` stroke-dasharray="2 4"`
 		}
 		fmt.Fprintf(&b, `<path d="M%.1f %.1fV%.1f" stroke="#d0d7de"%s/>`+"\n", x(s), top-14, height-30, dash)
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle" fill="#57606a">12:%02d:%02d</text>`+"\n", x(s), height-12, int(s)/60, int(s)%60)
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="middle" fill="#57606a">12:%02d:%02d</text>`+"\n", x(s),
+			height-12, int(s)/60, int(s)%60)
 	}
 	y := top
 	for _, r := range rows {
@@ -143,8 +157,8 @@ func sameBurst() string {
 				waited++
 			}
 		}
-		// Admitted requests are on the upper line, denied ones on the lower one. A request that waits begins on the lower line, when it arrives,
-		// and passes on the upper one.
+		// Admitted requests are on the upper line, denied ones on the lower one. A request that waits begins on the lower
+		// line, when it arrives, and passes on the upper one.
 		lower := y + 20
 		if waited > 0 {
 			lower += waitHeight
@@ -153,17 +167,21 @@ func sameBurst() string {
 		for _, v := range verdicts {
 			switch {
 			case !v.allowed:
-				fmt.Fprintf(&marks, `<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke="#cf222e" stroke-width="1.6"/>`, x(v.arrived)-3, lower-3)
+				fmt.Fprintf(&marks, `<path d="M%.1f %.1fl6 6m0 -6l-6 6" stroke="#cf222e" stroke-width="1.6"/>`, x(v.arrived)-3,
+					lower-3)
 				continue
 			case v.passed > v.arrived:
-				fmt.Fprintf(&lines, `<path d="M%.1f %.1fL%.1f %.1f" stroke="#9a6700" stroke-width="0.8"/>`, x(v.arrived), lower, x(v.passed), y+4)
+				fmt.Fprintf(&lines, `<path d="M%.1f %.1fL%.1f %.1f" stroke="#9a6700" stroke-width="0.8"/>`, x(v.arrived), lower,
+					x(v.passed), y+4)
 				fmt.Fprintf(&lines, `<circle cx="%.1f" cy="%.1f" r="2" fill="#9a6700"/>`, x(v.arrived), lower)
 			}
 			fmt.Fprintf(&marks, `<circle cx="%.1f" cy="%.1f" r="3.4" fill="#1a7f37"/>`, x(v.passed), y+4)
 		}
-		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d denied</text>`+"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
+		fmt.Fprintf(&b, `<text x="12" y="%.1f">%s</text><text x="12" y="%.1f" fill="#57606a">%d admitted, %d denied</text>`+
+			"\n", y+8, r.title, y+25, admitted, len(verdicts)-admitted)
 		if waited > 0 {
-			fmt.Fprintf(&b, `<text x="12" y="%.1f" fill="#57606a">%d of the admitted wait:</text><text x="12" y="%.1f" fill="#57606a">they arrive below, pass above</text>`+"\n", lower-12, waited, lower+5)
+			fmt.Fprintf(&b,
+				`<text x="12" y="%.1f" fill="#57606a">%d of the admitted wait:</text><text x="12" y="%.1f" fill="#57606a">they arrive below, pass above</text>`+"\n", lower-12, waited, lower+5)
 		}
 		b.WriteString(lines.String() + marks.String() + "\n")
 		y = lower - 20 + rowHeight

@@ -1,5 +1,5 @@
-// Command go is a small HTTP service that asks ratelimitd before it does its work. It lets a request pass if there is no answer in
-// time, and holds a request that a leaky bucket delays.
+// Command go is a small HTTP service that asks ratelimitd before it does its work. It lets a request pass if there is
+// no answer in time, and holds a request that a leaky bucket delays.
 package main
 
 import (
@@ -19,7 +19,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "localhost:9000", "where this service listens")
-	target := flag.String("ratelimitd", "localhost:8081", "where ratelimitd is; dns:///name:8081 balances over all its addresses")
+	target := flag.String("ratelimitd", "localhost:8081",
+		"where ratelimitd is; dns:///name:8081 balances over all its addresses")
 	flag.Parse()
 
 	// One client serves the whole process. The timeout bounds the time that a decision adds to a request.
@@ -28,7 +29,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	server := &http.Server{Addr: *listen, Handler: limited(limiter, http.HandlerFunc(hello)), ReadHeaderTimeout: time.Second}
+	server := &http.Server{Addr: *listen, Handler: limited(limiter, http.HandlerFunc(hello)),
+		ReadHeaderTimeout: time.Second}
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		slog.Error("serve", "error", err)
 	}

@@ -1,4 +1,5 @@
-// Command grpc-service is a gRPC service whose calls are limited by ratelimitd, and its client. The client waits when it is denied:
+// Command grpc-service is a gRPC service whose calls are limited by ratelimitd, and its client. The client waits when
+// it is denied:
 //
 //	ratelimitd --rules examples/grpc-service/rules
 //	grpc-service
@@ -28,7 +29,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "localhost:9001", "where this service listens")
-	target := flag.String("ratelimitd", "localhost:8081", "where ratelimitd is; dns:///name:8081 balances over all its addresses")
+	target := flag.String("ratelimitd", "localhost:8081",
+		"where ratelimitd is; dns:///name:8081 balances over all its addresses")
 	calls := flag.Int("call", 0, "make this many calls of a service that runs, and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -1,5 +1,6 @@
-// Command http-queue is an HTTP service that loses no denied request. A message within the sender's limit is delivered at once. Any
-// other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit allows.
+// Command http-queue is an HTTP service that loses no denied request. A message within the sender's limit is delivered
+// at once. Any other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit
+// allows.
 package main
 
 import (
@@ -39,12 +40,14 @@ func main() {
 func run(ctx context.Context, listen, rules, address string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	limiter, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(rules), Store: redisstore.New(redisstore.Options{URL: address})})
+	limiter, err := ratelimit.Open(context.Background(),
+		ratelimit.Options{Dir: rulefiles.Dir(rules), Store: redisstore.New(redisstore.Options{URL: address})})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = limiter.Close() }()
-	q := &queue{redis: redis.NewClient(&redis.Options{Addr: address}), limiter: limiter, deliver: func(m message) { slog.Info("delivered", "sender", m.sender, "text", m.text) }}
+	q := &queue{redis: redis.NewClient(&redis.Options{Addr: address}), limiter: limiter,
+		deliver: func(m message) { slog.Info("delivered", "sender", m.sender, "text", m.text) }}
 	defer func() { _ = q.redis.Close() }()
 	consumed := make(chan error, 1)
 	go func() {
@@ -121,7 +124,8 @@ func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) 
 		return
 	}
 	if err == nil {
-		err = q.redis.XAdd(r.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"sender", m.sender, "text", m.text}}).Err()
+		err = q.redis.XAdd(r.Context(), &redis.XAddArgs{Stream: stream,
+			Values: []any{"sender", m.sender, "text", m.text}}).Err()
 	}
 	if err != nil {
 		slog.Error("keep a message", "error", err)
@@ -132,15 +136,17 @@ func (q *queue) keep(w http.ResponseWriter, r *http.Request, d limits.Decision) 
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// consume delivers kept messages until ctx ends, one after the other: a sender who waits for its limit holds up the senders behind it,
-// so a service with many senders needs a stream for each, or several consumers. A message that was read and not delivered, because the
-// process ended, is read again.
+// consume delivers kept messages until ctx ends, one after the other: a sender who waits for its limit holds up the
+// senders behind it, so a service with many senders needs a stream for each, or several consumers. A message that was
+// read and not delivered, because the process ended, is read again.
 func (q *queue) consume(ctx context.Context) error {
-	if err := q.redis.XGroupCreateMkStream(ctx, stream, group, "0").Err(); err != nil && !redis.HasErrorPrefix(err, "BUSYGROUP") {
+	if err := q.redis.XGroupCreateMkStream(ctx, stream, group, "0").Err(); err != nil &&
+		!redis.HasErrorPrefix(err, "BUSYGROUP") {
 		return fmt.Errorf("create the group of consumers: %w", err)
 	}
 	for from := "0"; ctx.Err() == nil; { // first what was read before and not delivered, then what is new
-		read, err := q.redis.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "one", Streams: []string{stream, from}, Count: 1, Block: time.Second}).Result()
+		read, err := q.redis.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "one",
+			Streams: []string{stream, from}, Count: 1, Block: time.Second}).Result()
 		switch {
 		case errors.Is(err, redis.Nil):
 			continue

@@ -69,7 +69,8 @@ func TestQueue(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if n, err := q.redis.XPending(t.Context(), stream, group).Result(); err != nil || n.Count > 1 { // the last may be delivered and not yet removed
+	// the last may be delivered and not yet removed
+	if n, err := q.redis.XPending(t.Context(), stream, group).Result(); err != nil || n.Count > 1 {
 		t.Errorf("%+v still wait, %v", n, err)
 	}
 }

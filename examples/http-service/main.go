@@ -1,5 +1,5 @@
-// Command http-service is an HTTP service whose requests are limited within its process. The rules are in the directory rules; a
-// change of them is active within a second.
+// Command http-service is an HTTP service whose requests are limited within its process. The rules are in the directory
+// rules; a change of them is active within a second.
 package main
 
 import (
@@ -56,7 +56,8 @@ func run(ctx context.Context, listen, rules, redis string) error {
 }
 
 // proxies are the networks of the proxies in front of this service.
-var proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("10.0.0.0/8")}
+var proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("10.0.0.0/8")}
 
 // customer is the key of a customer. It is a secret, so only its hash is counted.
 func customer(key string) httplimit.Key { return httplimit.Header("X-Api-Key", key).Hashed() }

@@ -11,14 +11,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 )
 
-// Chi limits each route. Middleware of Use runs before chi has found the route, so httplimit.Pattern would find none. The key asks for the
-// route instead. It finds routes of mounted routers, too.
+// Chi limits each route. Middleware of Use runs before chi has found the route, so httplimit.Pattern would find none.
+// The key asks for the route instead. It finds routes of mounted routers, too.
 func Chi(limiter limits.Decider) http.Handler {
 	r := chi.NewRouter()
 	route := httplimit.Func("route", func(q *http.Request) (string, bool) {
 		return r.Find(chi.NewRouteContext(), q.Method, cmp.Or(q.URL.RawPath, q.URL.Path)), true
 	})
-	r.Use(httplimit.New(limiter, httplimit.Options{Domain: "api", Descriptors: []httplimit.Descriptor{{route.Or("none")}}}))
+	r.Use(httplimit.New(limiter, httplimit.Options{Domain: "api",
+		Descriptors: []httplimit.Descriptor{{route.Or("none")}}}))
 
 	r.Get("/users/{id}", func(w http.ResponseWriter, q *http.Request) { fmt.Fprintln(w, "user", chi.URLParam(q, "id")) })
 	r.Route("/shop", func(r chi.Router) {

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 )
 
-// Connect limits each method. A plain 429 would reach clients as "unavailable", so connect writes denials in the protocol of the request:
-// Connect, gRPC or gRPC-Web.
+// Connect limits each method. A plain 429 would reach clients as "unavailable", so connect writes denials in the
+// protocol of the request: Connect, gRPC or gRPC-Web.
 func Connect(limiter limits.Decider) http.Handler {
 	denials := connect.NewErrorWriter()
 	limit := httplimit.New(limiter, httplimit.Options{

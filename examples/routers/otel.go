@@ -17,7 +17,8 @@ type OpenTelemetry struct {
 }
 
 // Decided implements limits.Observer.
-func (o OpenTelemetry) Decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error, took time.Duration) {
+func (o OpenTelemetry) Decided(ctx context.Context, r *limits.Request, d *limits.Decision, err error,
+	took time.Duration) {
 	about := []attribute.KeyValue{
 		attribute.String("ratelimit.domain", r.Domain),
 		attribute.Bool("ratelimit.allowed", d.Allowed),

@@ -6,16 +6,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 )
 
-// Layers stand in front of a store that counts. The fields are in the order of the layers: a take passes the last one first. Open and
-// Put set the Store of their options.
+// Layers stand in front of a store that counts. The fields are in the order of the layers: a take passes the last one
+// first. Open and Put set the Store of their options.
 type Layers struct {
 	Denials *overlimit.Options // remembers final denials; nil: nothing does
 
-	// Leases take permits in batches. They are in front of the denial cache: a refund must reach the cache to clear it, and a cached
-	// denial must not hide permits that this process holds. Nil: every take is counted on its own.
+	// Leases take permits in batches. They are in front of the denial cache: a refund must reach the cache to clear it,
+	// and a cached denial must not hide permits that this process holds. Nil: every take is counted on its own.
 	Leases *lease.Options
 
-	// Regions makes what counts limits with another home there, in front of all that this region counts. Nil: there is one region.
+	// Regions makes what counts limits with another home there, in front of all that this region counts. Nil: there is one
+	// region.
 	Regions func(here backend.Store) (Regions, error)
 }
 
@@ -55,8 +56,8 @@ func (c *Chain) Put(counts backend.Store, l Layers) (err error) {
 	return nil
 }
 
-// Forget makes the layers forget the denials of a counter to which another replica gave hits back. cleared: the counter was reset, so
-// its permits are void too.
+// Forget makes the layers forget the denials of a counter to which another replica gave hits back. cleared: the counter
+// was reset, so its permits are void too.
 func (c *Chain) Forget(key []byte, cleared bool) {
 	if c.Denials != nil {
 		c.Denials.Forget(key)

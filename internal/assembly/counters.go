@@ -37,7 +37,8 @@ type Options struct {
 // Counters are the counters of a process, as its limiter needs them.
 type Counters struct {
 	Chain
-	Local  backend.Store           // for on_error: local; nil: counters are in memory, and a second store would not help when that is full
+	// for on_error: local; nil: counters are in memory, and a second store would not help when that is full
+	Local  backend.Store
 	Keys   descriptor.KeyBuilder   // of the counters
 	Redis  []*Connected            // the Redis with the counters
 	Caches []Cache                 // what this process keeps in memory
@@ -54,7 +55,8 @@ type Cache struct {
 	Len  func() int
 }
 
-// Open makes the counters. What they do in the background, and their connections, become tasks. Nothing is connected yet.
+// Open makes the counters. What they do in the background, and their connections, become tasks. Nothing is connected
+// yet.
 func Open(tasks *Tasks, o Options) (*Counters, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

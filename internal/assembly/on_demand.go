@@ -14,7 +14,8 @@ type onDemand struct {
 }
 
 // Start implements backend.Store.
-func (s *onDemand) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (s *onDemand) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	s.begin()
 	return s.Store.Start(ctx, now, b, r, done)
 }

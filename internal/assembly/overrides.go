@@ -32,7 +32,8 @@ func Follow(tasks *Tasks, l *limiter.Limiter, source override.Source) *Overrides
 const overridePool = 4
 
 // Overrides makes a source that reads overrides from a Redis. counted counts its connections; it may be nil.
-func (r *Redis) Overrides(tasks *Tasks, counted *redisconn.Connections, o redissource.Options) (*redissource.Source, error) {
+func (r *Redis) Overrides(tasks *Tasks, counted *redisconn.Connections,
+	o redissource.Options) (*redissource.Source, error) {
 	connect := r.Connect
 	connect.PoolSize, connect.OnEmpty, connect.Connections = overridePool, "", counted
 	client, err := r.Dial(tasks, connect)

@@ -13,8 +13,9 @@ import (
 
 // Redis says how to reach a Redis.
 type Redis struct {
-	Client  goredis.UniversalClient // of the program: its address and credentials count, or the client itself if its type is unknown; nil: Connect does
-	Connect redisconn.Options       // without Breaker and Connections
+	// of the program: its address and credentials count, or the client itself if its type is unknown; nil: Connect does
+	Client  goredis.UniversalClient
+	Connect redisconn.Options // without Breaker and Connections
 
 	Timeout time.Duration   // longest wait for an answer
 	Sharded bool            // several servers or slots are behind the address
@@ -49,18 +50,20 @@ func (r *Redis) Dial(tasks *Tasks, o redisconn.Options) (goredis.UniversalClient
 // backgroundPool is the number of connections for what no decision waits for: one reads invalidations all the time.
 const backgroundPool = 2
 
-// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages about them go through
-// the Redis of most counters, including those for counters in the Redis for limits per second.
+// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages
+// about them go through the Redis of most counters, including those for counters in the Redis for limits per second.
 func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalidations, error) {
 	connect := o.Redis.Connect
-	connect.PoolSize, connect.Logger = backgroundPool, slog.New(slog.DiscardHandler) // the client that counts logs the same
+	// the client that counts logs the same
+	connect.PoolSize, connect.Logger = backgroundPool, slog.New(slog.DiscardHandler)
 	client, err := o.Redis.Dial(tasks, connect)
 	if err != nil {
 		return nil, err
 	}
 	c.Shared = client
 	resets := redis.NewInvalidations(redis.InvalidationsOptions{
-		Client: client, Key: o.KeyPrefix + redis.InvalidationsKey, Forget: c.Forget, ForgetAll: c.ForgetAll, Metrics: o.Metrics, Logger: o.Logger,
+		Client: client, Key: o.KeyPrefix + redis.InvalidationsKey, Forget: c.Forget, ForgetAll: c.ForgetAll,
+		Metrics: o.Metrics, Logger: o.Logger,
 	})
 	tasks.Add(resets.Run)
 	return resets, nil
@@ -68,7 +71,8 @@ func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalida
 
 // connect makes the store of one Redis.
 func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Invalidations) (*redis.Store, error) {
-	found := &Connected{Settings: r.Connect.Settings, Connections: new(redisconn.Connections), Breakers: new(redisconn.OpenBreakers)}
+	found := &Connected{Settings: r.Connect.Settings, Connections: new(redisconn.Connections),
+		Breakers: new(redisconn.OpenBreakers)}
 	connect := r.Connect
 	connect.Connections, connect.Lanes = found.Connections, redis.Lanes
 	connect.Breaker = &redisconn.BreakerOptions{Metrics: r.Metrics, Logger: o.Logger, Opened: found.Breakers}
@@ -78,8 +82,9 @@ func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Inv
 	}
 	found.Store = redis.New(redis.Options{
 		Client: client, Timeout: r.Timeout, Settings: r.Connect.Settings, Logger: o.Logger, KeyPrefix: o.KeyPrefix,
-		Sharded: r.Sharded, Connections: found.Connections, LyftKeys: o.LyftKeys, LyftJitter: o.LyftJitter, Invalidations: resets,
-		GaveBack: c.GaveBack,
+		Sharded: r.Sharded, Connections: found.Connections, LyftKeys: o.LyftKeys, LyftJitter: o.LyftJitter,
+		Invalidations: resets,
+		GaveBack:      c.GaveBack,
 	})
 	tasks.Closing(found.Close)
 	c.Redis = append(c.Redis, found)

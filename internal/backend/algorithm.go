@@ -14,8 +14,8 @@ type algorithm interface {
 	// hits, or if the state lies too far in the future: see slack.
 	apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome
 
-	// adjust adds delta hits, which may be negative, to the window in which hits were added at the time mark, whether or not
-	// the limit allows them. What is used there never falls below zero. If that window is over, nothing changes.
+	// adjust adds delta hits, which may be negative, to the window in which hits were added at the time mark, whether or
+	// not the limit allows them. What is used there never falls below zero. If that window is over, nothing changes.
 	adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 
 	// expires is the time from which a counter in this state is equivalent to an unused one.
@@ -30,12 +30,12 @@ type algorithm interface {
 	// redis describes how a counter is kept in Redis.
 	redis(l *descriptor.Limit) *RedisForm
 
-	// permits describes what a lease of this limit is worth: hits that are added now and used later. countDenied is true if
-	// denied hits count.
+	// permits describes what a lease of this limit is worth: hits that are added now and used later. countDenied is true
+	// if denied hits count.
 	permits(l *descriptor.Limit, countDenied bool) Permits
 
-	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
-	// that time.
+	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted
+	// from that time.
 	boundary(l *descriptor.Limit, o *Outcome) time.Duration
 }
 
@@ -56,19 +56,19 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 	return algorithms[t.Limit.Algorithm].apply(t.Limit, s, now, t.Hits, c)
 }
 
-// slack is how far in the future a state may lie, in microseconds, if its algorithm counts time from the hits. The times of
-// takes are not quite in order, and the clocks of replicas differ a little. A state that lies further in the future was
-// written before a clock was set back: it is moved to the present, with the same usage. So a step of the clock costs at most
-// one window, or one drain of a bucket.
+// slack is how far in the future a state may lie, in microseconds, if its algorithm counts time from the hits. The
+// times of takes are not quite in order, and the clocks of replicas differ a little. A state that lies further in the
+// future was written before a clock was set back: it is moved to the present, with the same usage. So a step of the
+// clock costs at most one window, or one drain of a bucket.
 //
-// A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back by
-// less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another replica may
-// know of a larger one.
+// A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back
+// by less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another
+// replica may know of a larger one.
 const slack = 1_000_000
 
-// refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more than that: the refunded
-// hits were taken in an earlier window, so even a part of the refund would give back hits of others. Buckets do not call it,
-// because they have no windows: such a refund fills them.
+// refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more than that: the
+// refunded hits were taken in an earlier window, so even a part of the refund would give back hits of others. Buckets
+// do not call it, because they have no windows: such a refund fills them.
 func refundable(hits, used int64) int64 {
 	if hits < 0 && used+hits < 0 {
 		return 0
@@ -79,8 +79,8 @@ func refundable(hits, used int64) int64 {
 // Expires is the time, in microseconds, from which a counter in this state is equivalent to an unused one.
 func Expires(l *descriptor.Limit, s *State) int64 { return algorithms[l.Algorithm].expires(l, s) }
 
-// ExpiresAfter returns what Expires does, for the state after a take at now with the outcome o. If the limit counts in windows,
-// the outcome already says when the window ends, so its bounds need not be computed again.
+// ExpiresAfter returns what Expires does, for the state after a take at now with the outcome o. If the limit counts in
+// windows, the outcome already says when the window ends, so its bounds need not be computed again.
 func ExpiresAfter(l *descriptor.Limit, s *State, o *Outcome, now int64) int64 {
 	if o.Used > 0 && l.WindowEnds() {
 		return now + o.ResetAfter.Microseconds()
@@ -91,8 +91,8 @@ func ExpiresAfter(l *descriptor.Limit, s *State, o *Outcome, now int64) int64 {
 // Entries is the maximum length of the Tail of a counter's state.
 func Entries(l *descriptor.Limit) int { return algorithms[l.Algorithm].entries(l) }
 
-// RedisForm is one way to keep a counter in Redis. A file of package scripts does the same in Lua; its head explains the
-// parameters and the format of a state.
+// RedisForm is one way to keep a counter in Redis. A file of package scripts does the same in Lua; its head explains
+// the parameters and the format of a state.
 type RedisForm struct {
 	Shape scripts.Shape
 

@@ -36,8 +36,8 @@ func everyVariant(t *testing.T, a descriptor.Algorithm) []descriptor.Limit {
 	return all
 }
 
-// Every variant of every algorithm has all that a store needs: a row here and in package descriptor, a form in Redis, and a
-// script.
+// Every variant of every algorithm has all that a store needs: a row here and in package descriptor, a form in Redis,
+// and a script.
 func TestEveryAlgorithmIsComplete(t *testing.T) {
 	if len(algorithms) != len(descriptor.AlgorithmNames)+2 { // and descriptor.Penalties and SharedWindow
 		t.Fatalf("%d algorithms, package descriptor has %q", len(algorithms), descriptor.AlgorithmNames)

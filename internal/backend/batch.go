@@ -1,7 +1,8 @@
 package backend
 
-// Batch gathers requests that arrived together, so that a store sends them together. A request that is started with a batch,
-// and that its store cannot settle at once, waits until Send. A nil Batch gathers nothing: each request goes at once.
+// Batch gathers requests that arrived together, so that a store sends them together. A request that is started with a
+// batch, and that its store cannot settle at once, waits until Send. A nil Batch gathers nothing: each request goes at
+// once.
 //
 // One goroutine at a time may use a batch. After Send it is empty, and can be used again.
 type Batch struct {
@@ -45,6 +46,6 @@ func (b *Batch) Send() {
 	}
 }
 
-// CallerWaits stands for the batch of a request whose caller waits for the answer in the goroutine that calls Start: the store may hold
-// it up, and settle the request in it. Nothing is gathered in CallerWaits.
+// CallerWaits stands for the batch of a request whose caller waits for the answer in the goroutine that calls Start:
+// the store may hold it up, and settle the request in it. Nothing is gathered in CallerWaits.
 var CallerWaits = new(Batch)

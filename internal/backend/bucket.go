@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// moment is a time: us microseconds and the fraction num/n of another one, where n is the limit's number of requests. No time is ever
-// rounded, so nothing drifts.
+// moment is a time: us microseconds and the fraction num/n of another one, where n is the limit's number of requests.
+// No time is ever rounded, so nothing drifts.
 type moment struct{ us, num int64 }
 
 func (m moment) before(n moment) bool { return m.us < n.us || m.us == n.us && m.num < n.num }
@@ -72,12 +72,13 @@ func timesRequests(us, num, requests int64) (hi, lo uint64) {
 
 // bucket is a token bucket that is refilled continuously, and also a leaky bucket: the arithmetic of both is the same.
 //
-// State: Start and Count are the moment at which the token bucket will be full, or the leaky bucket empty, and Prev is the number of
-// requests of the limit that this moment was computed for. Under another number, a hit lasts longer or shorter: the moment is computed
-// again, so that as many hits are in use as before.
+// State: Start and Count are the moment at which the token bucket will be full, or the leaky bucket empty, and Prev is
+// the number of requests of the limit that this moment was computed for. Under another number, a hit lasts longer or
+// shorter: the moment is computed again, so that as many hits are in use as before.
 //
-// This moment is not further ahead than the time that one whole bucket takes to drain, unless the capacity was lowered or the
-// clock went back. If it is ahead by more than two drains, or by a second more than one drain, it is moved to one drain.
+// This moment is not further ahead than the time that one whole bucket takes to drain, unless the capacity was lowered
+// or the clock went back. If it is ahead by more than two drains, or by a second more than one drain, it is moved to
+// one drain.
 type bucket struct{}
 
 func (bucket) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -132,9 +133,9 @@ func (m moment) keep(l *descriptor.Limit, s *State, idle moment) {
 	s.Start, s.Count, s.Prev = m.us, m.num, int64(l.Requests)
 }
 
-// busyUntil returns the moment of a state, and the bounds that it lies between: idle for an empty bucket, horizon for a full one.
-// kept is the moment without the upper bound. A state that was computed anew is kept, even if the take is denied. Otherwise it would
-// drain at the rate of its old limit.
+// busyUntil returns the moment of a state, and the bounds that it lies between: idle for an empty bucket, horizon for a
+// full one. kept is the moment without the upper bound. A state that was computed anew is kept, even if the take is
+// denied. Otherwise it would drain at the rate of its old limit.
 func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, idle, horizon moment) {
 	idle = moment{us: now}
 	horizon = idle.plus(l, int64(l.Capacity()))
@@ -159,8 +160,8 @@ func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, 
 	return busy, kept, idle, horizon
 }
 
-// converted returns the moment of a state of another limit. The hits in use are the same, as a fraction without rounding. If they are more
-// than two buckets of this limit, or nonsense, the bucket was just used up.
+// converted returns the moment of a state of another limit. The hits in use are the same, as a fraction without
+// rounding. If they are more than two buckets of this limit, or nonsense, the bucket was just used up.
 func converted(l *descriptor.Limit, s *State, idle, horizon moment) moment {
 	us, requests := s.Start-idle.us, l.Requests
 	hi, lo := timesRequests(us, s.Count, s.Prev)
@@ -179,8 +180,8 @@ func (bucket) adjust(l *descriptor.Limit, s *State, now, _, delta int64) {
 	kept.shifted(l, delta, idle, horizon).keep(l, s, idle)
 }
 
-// shifted is m after hits more, whether or not they fit: at most a full bucket, unless more is in use already. Negative hits are given
-// back: at most all.
+// shifted is m after hits more, whether or not they fit: at most a full bucket, unless more is in use already. Negative
+// hits are given back: at most all.
 func (m moment) shifted(l *descriptor.Limit, hits int64, idle, horizon moment) moment {
 	capacity := int64(l.Capacity())
 	if hits <= -2*capacity {

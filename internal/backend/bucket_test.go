@@ -23,8 +23,8 @@ func drawBucket(t *rapid.T, what string) *descriptor.Limit {
 	return l
 }
 
-// Hits that were charged stay charged, and no fraction of them gets lost or is added, however often the limit's number changes. The model
-// keeps the hits in use as a fraction; they drain at the rate of the limit that was last asked for.
+// Hits that were charged stay charged, and no fraction of them gets lost or is added, however often the limit's number
+// changes. The model keeps the hits in use as a fraction; they drain at the rate of the limit that was last asked for.
 func TestBucketKeepsHitsWhenTheLimitChanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var s State

@@ -23,8 +23,8 @@ func NewClock() Clock {
 type Times struct {
 	Wall int64 // as the clock shows it. It jumps when the clock is set
 
-	// Elapsed is the wall time at which the Clock was made, plus the monotonic time since. It does not jump. For a time without
-	// a monotonic reading, it is the wall time.
+	// Elapsed is the wall time at which the Clock was made, plus the monotonic time since. It does not jump. For a time
+	// without a monotonic reading, it is the wall time.
 	Elapsed int64
 }
 
@@ -39,8 +39,8 @@ func (c *Clock) Elapsed(now time.Time) int64 {
 	return c.wall + int64(now.Sub(c.began)/time.Microsecond)
 }
 
-// Of returns the time by which a limit is counted: the wall time if its windows lie on the clock or on a calendar, else the
-// elapsed time.
+// Of returns the time by which a limit is counted: the wall time if its windows lie on the clock or on a calendar, else
+// the elapsed time.
 func (t Times) Of(l *descriptor.Limit) int64 {
 	if !l.FirstHit && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SharedWindow || l.Interval) {
 		return t.Wall

@@ -8,13 +8,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// concurrency admits hits while places are free. A hit takes a place and a refund gives one back. A place that is not given
-// back becomes free when the window, which is the rule's ttl, has passed.
+// concurrency admits hits while places are free. A hit takes a place and a refund gives one back. A place that is not
+// given back becomes free when the window, which is the rule's ttl, has passed.
 //
-// The state is a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the oldest
-// entries. It does not say which place it gives back, and this is the choice under which no entry leaves before the request
-// that it stands for is over, or is as old as the ttl. So more than the limit are never in flight. An entry may stay too long,
-// instead of an older one that was lost.
+// The state is a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the
+// oldest entries. It does not say which place it gives back, and this is the choice under which no entry leaves before
+// the request that it stands for is over, or is as old as the ttl. So more than the limit are never in flight. An entry
+// may stay too long, instead of an older one that was lost.
 type concurrency struct{ slidingLog }
 
 func (concurrency) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -35,8 +35,8 @@ func (concurrency) apply(l *descriptor.Limit, s *State, now, hits int64, c commi
 	return o
 }
 
-// adjust gives back the places that were taken at the time mark. If they have been given back already, by refunds that did not say
-// which places they meant, it gives back the oldest ones.
+// adjust gives back the places that were taken at the time mark. If they have been given back already, by refunds that
+// did not say which places they meant, it gives back the oldest ones.
 func (concurrency) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	if delta >= 0 {
 		slidingLog{}.adjust(l, s, now, mark, delta)

@@ -39,8 +39,8 @@ func TestExpires(t *testing.T) {
 	})
 }
 
-// TestExpiresAfter checks that the outcome of a take gives the same time as the state that the take has left, even when the clock
-// goes back.
+// TestExpiresAfter checks that the outcome of a take gives the same time as the state that the take has left, even when
+// the clock goes back.
 func TestExpiresAfter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l, now := backendtest.DrawLimit(rt), int64(1_800_000_000_000_000)

@@ -9,14 +9,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// fixedWindow counts hits in the window that contains now. A window lies on the clock or on a calendar, or begins with its
-// first hit.
+// fixedWindow counts hits in the window that contains now. A window lies on the clock or on a calendar, or begins with
+// its first hit.
 //
 // State: Start is when the window began, Count the number of hits in it.
 type fixedWindow struct{}
 
-// If the clock goes back to the window before, the newer window stays in use. If it goes back further, the hits count in the
-// window that contains now.
+// If the clock goes back to the window before, the newer window stays in use. If it goes back further, the hits count
+// in the window that contains now.
 func (fixedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
 	start, end := fixedBounds(l, now)
 	count := int64(0)
@@ -87,8 +87,8 @@ func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 	s.Start, s.Count = start, count
 }
 
-// mostCounted is what a window counts at most under a limit: MaxCount, or what fits in the form that every version of this program
-// reads. Denied hits may count, so that there is much more in a window than its limit.
+// mostCounted is what a window counts at most under a limit: MaxCount, or what fits in the form that every version of
+// this program reads. Denied hits may count, so that there is much more in a window than its limit.
 func mostCounted(l *descriptor.Limit) int64 {
 	if l.Requests <= math.MaxUint32 {
 		return 1<<countBits - 1
@@ -135,8 +135,8 @@ func (fixedWindow) redis(l *descriptor.Limit) *RedisForm {
 	}
 }
 
-// A window on the clock or a calendar is one integer in Redis: its number modulo windowNumbers, times 2^countBits, plus its
-// count. If the count has more bits, the script shows it as a second integer, after the number.
+// A window on the clock or a calendar is one integer in Redis: its number modulo windowNumbers, times 2^countBits, plus
+// its count. If the count has more bits, the script shows it as a second integer, after the number.
 const (
 	countBits     = 40
 	windowNumbers = 1 << 12
@@ -195,9 +195,9 @@ var firstHitForm = RedisForm{
 	decode: decodePair,
 }
 
-// LyftForm keeps each fixed window in its own key, as envoyproxy/ratelimit does. p3 is the lifetime of the key from its first
-// hit, in milliseconds. It is as long as a window, as in envoyproxy/ratelimit: replicas whose clocks are behind still count
-// in this key.
+// LyftForm keeps each fixed window in its own key, as envoyproxy/ratelimit does. p3 is the lifetime of the key from its
+// first hit, in milliseconds. It is as long as a window, as in envoyproxy/ratelimit: replicas whose clocks are behind
+// still count in this key.
 var LyftForm = RedisForm{
 	Shape: scripts.Lyft, Room: numberRoom, least: 8,
 	Parameters: func(l *descriptor.Limit, now int64, _ int) (p1, p2, p3 int64) {

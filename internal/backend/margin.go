@@ -2,18 +2,20 @@ package backend
 
 import "time"
 
-// Margin returns how long before its deadline a call stops waiting for a store, so that an answer by on_error still arrives in time:
-// 3 ms, or a fifth of the time left if that is less. late is how late timers are at present (Lateness.Now): it is added, up to a quarter of the
-// time left.
+// Margin returns how long before its deadline a call stops waiting for a store, so that an answer by on_error still
+// arrives in time: 3 ms, or a fifth of the time left if that is less. late is how late timers are at present
+// (Lateness.Now): it is added, up to a quarter of the time left.
 func Margin(left, late time.Duration) time.Duration {
 	return min(3*time.Millisecond, left/5) + max(min(late, left/4), 0)
 }
 
-// Lateness estimates how late the timers of this process are. On a busy machine a call that waits for a timer learns too late that its time is over, and what
-// follows the timer is as late again: the answer is encoded and written by goroutines that wait for a CPU, too.
+// Lateness estimates how late the timers of this process are. On a busy machine a call that waits for a timer learns
+// too late that its time is over, and what follows the timer is as late again: the answer is encoded and written by
+// goroutines that wait for a CPU, too.
 //
-// Each timer that is late moves the estimate up by an eighth of the difference, and within a second the estimate falls back to zero. So one
-// pause hardly counts, while it is near the longest lateness if timers are late ten times a second, although only one of a hundred is.
+// Each timer that is late moves the estimate up by an eighth of the difference, and within a second the estimate falls
+// back to zero. So one pause hardly counts, while it is near the longest lateness if timers are late ten times a
+// second, although only one of a hundred is.
 //
 // The zero value is an estimate of zero. A Lateness is guarded by its owner's lock.
 type Lateness struct {

@@ -13,8 +13,8 @@ import (
 // State: Start is when the penalty ends. An outcome shows an active penalty as one hit in use.
 type penalties struct{}
 
-// A penalty that ends too late is from before the clock was set back, or from before the rule was changed. It is shortened to one that
-// begins now.
+// A penalty that ends too late is from before the clock was set back, or from before the rule was changed. It is
+// shortened to one that begins now.
 func (penalties) apply(l *descriptor.Limit, s *State, now, _ int64, c commit) Outcome {
 	ends, latest := s.Start, now+l.Window.Length().Microseconds()
 	if ends > latest+slack {

@@ -11,8 +11,9 @@ import (
 type Permits struct {
 	Kind PermitKind
 
-	Within  time.Duration // windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
-	Renewed bool          // windows: the next one begins with nothing used
+	// windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
+	Within  time.Duration
+	Renewed bool // windows: the next one begins with nothing used
 }
 
 // PermitKind is what happens to a permit that is not used at once.
@@ -20,10 +21,12 @@ type PermitKind uint8
 
 // The kinds of permits.
 const (
-	NoPermits       PermitKind = iota // none can be taken in advance
-	PermitsOfWindow                   // fully valid until its window, sub-window or interval ends, and worth nothing after that
-	PermitsOfBucket                   // loses its value over time, because the bucket refills meanwhile; it is counted under a smaller bucket
-	PermitsOfLog                      // counts for longer than a window, and is lost if it is not used in time
+	NoPermits PermitKind = iota // none can be taken in advance
+	// fully valid until its window, sub-window or interval ends, and worth nothing after that
+	PermitsOfWindow
+	// loses its value over time, because the bucket refills meanwhile; it is counted under a smaller bucket
+	PermitsOfBucket
+	PermitsOfLog // counts for longer than a window, and is lost if it is not used in time
 )
 
 // PermitsOf describes the permits that a take can acquire in advance.
@@ -34,8 +37,8 @@ func PermitsOf(t *Take) Permits {
 	return algorithms[t.Limit.Algorithm].permits(t.Limit, t.CountDenied)
 }
 
-// Boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted from
-// that time. Only PermitsOfWindow have a boundary.
+// Boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted
+// from that time. Only PermitsOfWindow have a boundary.
 func Boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	return algorithms[l.Algorithm].boundary(l, o)
 }

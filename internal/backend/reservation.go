@@ -40,13 +40,14 @@ type Reservation struct {
 	ID ReservationID
 	Op ReservationOp
 
-	TTL   int64 // reserve, extend: how long it lasts from now, in microseconds; 0: the rule's default; at most the rule's maximum
+	// reserve, extend: how long it lasts from now, in microseconds; 0: the rule's default; at most the rule's maximum
+	TTL   int64
 	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0: all or none
 
 	Final bool // commit: the reservation ends. Otherwise Take.Hits is what was used so far
 
-	// ChargeUnknown makes a final commit of an unknown reservation charge its hits now, whether or not they fit. It is for IDs that callers
-	// choose: their hits may have passed while the store could not be reached.
+	// ChargeUnknown makes a final commit of an unknown reservation charge its hits now, whether or not they fit. It is for
+	// IDs that callers choose: their hits may have passed while the store could not be reached.
 	ChargeUnknown bool
 
 	// Filled in by the store.
@@ -85,9 +86,9 @@ const (
 	leastKeep           = 1 * time.Minute // how long a reservation is kept at least after it has expired
 )
 
-// Clamp shortens a reservation that lies too far in the future because a clock was set back: it then ends no later than one that
-// is made at now for the rule's maximum time. past means that its expiry has been dealt with. Clamp reports whether the
-// reservation has changed.
+// Clamp shortens a reservation that lies too far in the future because a clock was set back: it then ends no later than
+// one that is made at now for the rule's maximum time. past means that its expiry has been dealt with. Clamp reports
+// whether the reservation has changed.
 func (h *ReservationState) Clamp(l *descriptor.Limit, now int64, past bool) bool {
 	b := l.Reservations
 	if b == nil {
@@ -175,7 +176,8 @@ func (h *Reservation) lasts(l *descriptor.Limit, now int64) {
 	h.Expires = r.Expires
 }
 
-// extend postpones the end of a reservation. Its places are as if they were taken now: else they would be free before it ends.
+// extend postpones the end of a reservation. Its places are as if they were taken now: else they would be free before
+// it ends.
 func (h *Reservation) extend(l *descriptor.Limit, s *State, now int64) {
 	h.lasts(l, now)
 	if r := &h.Stored; l.Algorithm == descriptor.Concurrency && now > r.Mark {
@@ -260,7 +262,8 @@ func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 func shareGrant(takes []Take) {
 	least := int64(0)
 	for i := range takes {
-		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 && (least == 0 || h.Granted < least) {
+		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 &&
+			(least == 0 || h.Granted < least) {
 			least = h.Granted
 		}
 	}

@@ -6,8 +6,10 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 type Resolved struct {
 	Counter
 
-	Seen *descriptor.Limit // what operators see: where an override blocks the caller, the rule's limit, under which it still has what it used
+	// what operators see: where an override blocks the caller, the rule's limit, under which it still has what it used
+	Seen *descriptor.Limit
 
-	Free          bool // nothing is counted for this caller now: an override lifts the limit, or it does not apply at this time
+	// nothing is counted for this caller now: an override lifts the limit, or it does not apply at this time
+	Free          bool
 	RefundsDenied bool // the domain allows no refunds
 }

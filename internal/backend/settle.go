@@ -2,18 +2,20 @@ package backend
 
 import "slices"
 
-// Settle decides the takes of one group: a whole request that is settled together, or one member of a request. states holds
-// the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves in the states what a
-// store has to keep.
+// Settle decides the takes of one group: a whole request that is settled together, or one member of a request. states
+// holds the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves in the
+// states what a store has to keep.
 //
-// This is the only place that decides which takes add their hits. The Redis scripts decide the same way. The outcomes of a
-// script are found by running Settle again on the states that the script saw.
+// This is the only place that decides which takes add their hits. The Redis scripts decide the same way. The outcomes
+// of a script are found by running Settle again on the states that the script saw.
 //
-// Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the group holds
-// everywhere or nowhere, even if its reservations of one counter have different IDs. In other groups each take is judged alone.
+// Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the
+// group holds everywhere or nowhere, even if its reservations of one counter have different IDs. In other groups each
+// take is judged alone.
 //
-// A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced counts as
-// if it were enforced. A penalty begins if the take is denied by its own limit, even if another limit denies the group.
+// A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced
+// counts as if it were enforced. A penalty begins if the take is denied by its own limit, even if another limit denies
+// the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	if len(takes) == 1 {
 		outcomes[0] = takes[0].settle(states[0], at.Of(takes[0].Limit), takes[0].commit())
@@ -95,8 +97,8 @@ func (t *Take) adds() int64 {
 	return max(0, t.Hits)
 }
 
-// always reports whether a take changes its counter even if the group is denied: it gives hits back, or corrects the number
-// of hits that have passed already.
+// always reports whether a take changes its counter even if the group is denied: it gives hits back, or corrects the
+// number of hits that have passed already.
 func (t *Take) always() bool { return t.Corrects() || t.Reservation == nil && t.Hits < 0 }
 
 // reserves reports whether a take makes a reservation.

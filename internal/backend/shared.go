@@ -8,14 +8,14 @@ import (
 )
 
 // A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter
-// each. It must deny whatever any of these callers would be denied with a counter of its own. So it may deny too much, but
-// never admits too much. A counter that adds up the hits of several callers meets this condition under every algorithm
-// whose windows and refills lie on the clock: its state is never better than the state of one of the callers. Where windows
-// begin with a hit, it does not meet the condition, because the hit of another caller may begin them.
+// each. It must deny whatever any of these callers would be denied with a counter of its own. So it may deny too much,
+// but never admits too much. A counter that adds up the hits of several callers meets this condition under every
+// algorithm whose windows and refills lie on the clock: its state is never better than the state of one of the callers.
+// Where windows begin with a hit, it does not meet the condition, because the hit of another caller may begin them.
 
-// SharedLimit is the limit that a shared counter uses instead of l. Where windows begin with a hit, the shared limit admits
-// at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller lies within two
-// such windows.
+// SharedLimit is the limit that a shared counter uses instead of l. Where windows begin with a hit, the shared limit
+// admits at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller
+// lies within two such windows.
 func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	if !l.FirstHit {
 		return l
@@ -31,8 +31,8 @@ func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	return &s
 }
 
-// Inherit returns the first state of a new counter of l, for a caller that was counted in a shared counter until now. It
-// charges the caller with everything that is used in the shared counter: that may be too much, but never too little.
+// Inherit returns the first state of a new counter of l, for a caller that was counted in a shared counter until now.
+// It charges the caller with everything that is used in the shared counter: that may be too much, but never too little.
 func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 	if !l.FirstHit {
 		s := *shared

@@ -10,24 +10,26 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// sharedWindow is a fixed window, on the clock or on a calendar, whose limit is shared by classes of callers. Each class is guaranteed a
-// part of the limit, and lends what it does not use.
+// sharedWindow is a fixed window, on the clock or on a calendar, whose limit is shared by classes of callers. Each
+// class is guaranteed a part of the limit, and lends what it does not use.
 //
-// A class that is guaranteed G of the limit L asks for it evenly over the window. So what must be kept for it is what it has not had yet,
-// and at most what is still due in the rest of the window:
+// A class that is guaranteed G of the limit L asks for it evenly over the window. So what must be kept for it is what
+// it has not had yet, and at most what is still due in the rest of the window:
 //
 //	kept = min(G - gone, G x rest of the window), and at least 0
 //
-// gone is what the class has used of its guarantee or has missed: before hits are added, it is raised to what was due until now. A hit of a
-// class passes if the window has room for it besides what is kept for all other classes. Then three things hold, which
-// docs/understand/algorithms.md proves: never more than the limit passes, a class that asks evenly gets its guarantee, and what
-// nobody asks for can be used by everyone, more and more of it as the window passes.
+// gone is what the class has used of its guarantee or has missed: before hits are added, it is raised to what was due
+// until now. A hit of a class passes if the window has room for it besides what is kept for all other classes. Then
+// three things hold, which docs/understand/algorithms.md proves: never more than the limit passes, a class that asks
+// evenly gets its guarantee, and what nobody asks for can be used by everyone, more and more of it as the window
+// passes.
 //
-// All numbers are integers. G, and G x rest of the window, are rounded down, so that the guarantees together are never more than the limit.
-// Time passes in steps, of which a window has at most 8,192, so that products are exact in the script. In the last step nothing is kept.
+// All numbers are integers. G, and G x rest of the window, are rounded down, so that the guarantees together are never
+// more than the limit. Time passes in steps, of which a window has at most 8,192, so that products are exact in the
+// script. In the last step nothing is kept.
 //
-// State: Start is when the window began, Count the number of hits in it. Tail has ClassParts.Names, and then for each class what is gone. A Tail of
-// other classes counts as zeros: nothing of the guarantees is gone yet.
+// State: Start is when the window began, Count the number of hits in it. Tail has ClassParts.Names, and then for each
+// class what is gone. A Tail of other classes counts as zeros: nothing of the guarantees is gone yet.
 type sharedWindow struct{}
 
 const classSteps = 8192
@@ -158,7 +160,8 @@ func (h *sharing) retryAfter(hits, count, end, now int64) time.Duration {
 	return h.inNext(limit-hits, end, now)
 }
 
-// inNext is how long it takes until at most this many hits are kept for other classes in the next window, if nobody uses it.
+// inNext is how long it takes until at most this many hits are kept for other classes in the next window, if nobody
+// uses it.
 func (h *sharing) inNext(kept, end, now int64) time.Duration {
 	start, next := h.limit.Window.Bounds(end)
 	n := newSharing(h.limit, &State{}, start, next, end)
@@ -238,8 +241,8 @@ var sharedForm = RedisForm{
 	},
 }
 
-// packClasses returns what a script needs to know of the classes as one number of 46 bits: 3 bits for the class, 8 for the names, and 7 for
-// each percentage.
+// packClasses returns what a script needs to know of the classes as one number of 46 bits: 3 bits for the class, 8 for
+// the names, and 7 for each percentage.
 func packClasses(p *descriptor.ClassParts) int64 {
 	n := int64(0)
 	for i := descriptor.MaxClasses - 1; i >= 0; i-- {

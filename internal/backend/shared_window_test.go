@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// sharedModel is a shared window as the documentation defines it. It keeps, for each class, how many hits it is still owed, which falls
-// with time and with its hits; the code keeps what is gone instead. It finds times by trying them.
+// sharedModel is a shared window as the documentation defines it. It keeps, for each class, how many hits it is still
+// owed, which falls with time and with its hits; the code keeps what is gone instead. It finds times by trying them.
 type sharedModel struct {
 	limit   int64
 	percent []int64
@@ -169,8 +169,9 @@ func settleShared(l *descriptor.Limit, s *backend.State, now, hits int64) backen
 	return out[0]
 }
 
-// However much the other classes ask for, and whenever, a class that asks evenly gets what it is guaranteed. The formula that keeps
-// G x rest of the window, less what the class has used, does not do this: it keeps nothing from the middle of the window on.
+// However much the other classes ask for, and whenever, a class that asks evenly gets what it is guaranteed. The
+// formula that keeps G x rest of the window, less what the class has used, does not do this: it keeps nothing from the
+// middle of the window on.
 func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 	racetest.Sequential(t)
 	r := rand.New(rand.NewPCG(39, 3))
@@ -214,7 +215,8 @@ func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 	}
 }
 
-// What no other class asks for can be used: at the end of the window all of it, and in the middle what is not due any more.
+// What no other class asks for can be used: at the end of the window all of it, and in the middle what is not due any
+// more.
 func TestSharedWindowLends(t *testing.T) {
 	l := descriptor.Limit{Algorithm: descriptor.SharedWindow, Requests: 1000, Window: descriptor.Window{Unit: descriptor.Minute}}
 	l.Classes.Percent = [descriptor.MaxClasses]uint8{20, 30}
@@ -240,7 +242,8 @@ func TestSharedWindowLends(t *testing.T) {
 	}
 }
 
-// A higher limit in the middle of a window raises what is guaranteed, and classes with other names begin with their whole guarantee.
+// A higher limit in the middle of a window raises what is guaranteed, and classes with other names begin with their
+// whole guarantee.
 func TestSharedWindowChanges(t *testing.T) {
 	l := descriptor.Limit{Algorithm: descriptor.SharedWindow, Requests: 100, Window: descriptor.Window{Unit: descriptor.Minute}}
 	l.Classes.Percent, l.Classes.Class = [descriptor.MaxClasses]uint8{20}, 1

@@ -11,12 +11,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingLog admits hits while the window that ends now holds fewer than the limit. An entry that is exactly one window old
-// is outside.
+// slidingLog admits hits while the window that ends now holds fewer than the limit. An entry that is exactly one window
+// old is outside.
 //
-// State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is rounded up
-// to the next full quantum, and to the time of the last entry if that is later. So a hit never leaves too early. Entries that
-// lie too far in the future become entries of now.
+// State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is
+// rounded up to the next full quantum, and to the time of the last entry if that is later. So a hit never leaves too
+// early. Entries that lie too far in the future become entries of now.
 type slidingLog struct{}
 
 func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -70,8 +70,8 @@ func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit
 	return o
 }
 
-// adjust removes the entries of the time mark, or adds entries to them. Entries for which there is no room push out the oldest
-// ones: no decision looks further back.
+// adjust removes the entries of the time mark, or adds entries to them. Entries for which there is no room push out the
+// oldest ones: no decision looks further back.
 func (slidingLog) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	a := &l.Arithmetic
 	at := ceilDiv(mark, a.Quantum)

@@ -10,15 +10,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingWindow estimates the hits in the window that ends now, and admits hits while the estimate leaves room for them.
+// slidingWindow estimates the hits in the window that ends now, and admits hits while the estimate leaves room for
+// them.
 //
-// The window is cut into as many sub-windows as its precision. The estimate is the sum of two parts: all hits of that many
-// newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by the part of it that is less
-// than a window ago, rounded down. A hit that is exactly one window old is outside, as in a sliding log: so at the beginning of a
-// sub-window, one quantum of time of the oldest one has left already, and even traffic of exactly the limit passes.
+// The window is cut into as many sub-windows as its precision. The estimate is the sum of two parts: all hits of that
+// many newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by the part
+// of it that is less than a window ago, rounded down. A hit that is exactly one window old is outside, as in a sliding
+// log: so at the beginning of a sub-window, one quantum of time of the oldest one has left already, and even traffic of
+// exactly the limit passes.
 //
-// State: Start is when the current sub-window began, Count the number of hits in it. Earlier sub-windows are in Prev if the
-// precision is 1, else in Tail, newest first.
+// State: Start is when the current sub-window began, Count the number of hits in it. Earlier sub-windows are in Prev if
+// the precision is 1, else in Tail, newest first.
 type slidingWindow struct{}
 
 func (slidingWindow) expires(l *descriptor.Limit, s *State) int64 {
@@ -130,7 +132,8 @@ func (slidingWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int6
 	w.store(s, a.Quantum)
 }
 
-// mostInSubWindow is what a sub-window holds at most. Only what reservations charge later than they were made can exceed the limit.
+// mostInSubWindow is what a sub-window holds at most. Only what reservations charge later than they were made can
+// exceed the limit.
 func mostInSubWindow(l *descriptor.Limit) int64 {
 	if l.Requests <= math.MaxUint32 {
 		return math.MaxUint32
@@ -138,8 +141,9 @@ func mostInSubWindow(l *descriptor.Limit) int64 {
 	return maxExact
 }
 
-// roll reads a state as of now. If the clock went back by up to a window, the newest sub-window in the state stays in use, and
-// phase is negative until it begins. If the clock went back further, its hits become hits of the sub-window that contains now.
+// roll reads a state as of now. If the clock went back by up to a window, the newest sub-window in the state stays in
+// use, and phase is negative until it begins. If the clock went back further, its hits become hits of the sub-window
+// that contains now.
 func roll(l *descriptor.Limit, s *State, now int64, past []int64) rolledWindow {
 	a := &l.Arithmetic
 	w := rolledWindow{length: a.Length / a.Quantum}
@@ -189,7 +193,8 @@ func (w *rolledWindow) used(shift, phase int64) int64 {
 	return full + w.weigh(oldest, phase)
 }
 
-// parts returns the hits that count in full after shift more sub-windows, and the hits of the sub-window that is leaving.
+// parts returns the hits that count in full after shift more sub-windows, and the hits of the sub-window that is
+// leaving.
 func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	n := int64(len(w.past))
 	at := func(i int64) int64 { // the i-th sub-window before the one that is current after shift
@@ -209,9 +214,10 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	return full, at(n)
 }
 
-// weigh is floor(count * (length-1-phase) / length): of the length quanta of the oldest sub-window, those that begin less than a window
-// ago. Before the newest sub-window has begun, that is all of them. Scripts compute it in doubles. A count that is too large to be
-// exact there is taken as the largest exact one; only a limit that was lowered a lot leaves such a count behind.
+// weigh is floor(count * (length-1-phase) / length): of the length quanta of the oldest sub-window, those that begin
+// less than a window ago. Before the newest sub-window has begun, that is all of them. Scripts compute it in doubles. A
+// count that is too large to be exact there is taken as the largest exact one; only a limit that was lowered a lot
+// leaves such a count behind.
 func (w *rolledWindow) weigh(count, phase int64) int64 {
 	return min(count, maxExact/w.length) * (w.length - 1 - max(phase, -1)) / w.length
 }
@@ -242,8 +248,8 @@ func (w *rolledWindow) wait(room int64) int64 {
 	}
 }
 
-// addHits adds hits to the current sub-window. If hits is negative, it takes them back from the newest sub-windows that have
-// any.
+// addHits adds hits to the current sub-window. If hits is negative, it takes them back from the newest sub-windows that
+// have any.
 func (w *rolledWindow) addHits(hits int64) {
 	if w.count+hits >= 0 {
 		w.count += hits

@@ -22,8 +22,8 @@ func drawSlidingWindow(t *rapid.T) *descriptor.Limit {
 	return l
 }
 
-// Traffic of exactly the limit, evenly spaced, is never denied, wherever it begins: also on the border of a window, as with the whole
-// seconds of an access log.
+// Traffic of exactly the limit, evenly spaced, is never denied, wherever it begins: also on the border of a window, as
+// with the whole seconds of an access log.
 func TestSlidingWindowAdmitsEvenTraffic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := drawSlidingWindow(t)

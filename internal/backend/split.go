@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-// Split settles a request whose counters live in several places that cannot be changed as one: slots of a cluster, or two
-// Redis servers. place returns where the counter of a take lives; take settles a request whose counters all live in one
-// place.
+// Split settles a request whose counters live in several places that cannot be changed as one: slots of a cluster, or
+// two Redis servers. place returns where the counter of a take lives; take settles a request whose counters all live in
+// one place.
 //
-// Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If one
-// place denies, all reserved hits are given back. So Split never admits too much. Other requests cannot use reserved hits
-// until these are given back. A replica that dies in between leaks at most the hits of one request.
+// Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If
+// one place denies, all reserved hits are given back. So Split never admits too much. Other requests cannot use
+// reserved hits until these are given back. A replica that dies in between leaks at most the hits of one request.
 //
-// Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a group that have
-// a penalty are asked after all others, one by one. If a place denies, the later ones only read.
+// Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a
+// group that have a penalty are asked after all others, one by one. If a place denies, the later ones only read.
 //
-// gaveBack is called after reserved hits were given back, with the take that did it and its outcome: another request may have been denied
-// because of these hits. It may be nil.
-func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P, take func(context.Context, P, *Request) error, gaveBack func(*Take, *Outcome)) error {
+// gaveBack is called after reserved hits were given back, with the take that did it and its outcome: another request
+// may have been denied because of these hits. It may be nil.
+func Split[P comparable](ctx context.Context, r *Request, place func(*Take) P,
+	take func(context.Context, P, *Request) error, gaveBack func(*Take, *Outcome)) error {
 	if len(r.Takes) == 0 {
 		return nil
 	}
@@ -75,8 +76,8 @@ type batch[P comparable] struct {
 	place P
 }
 
-// batch returns a batch for takes that go to a place. Takes that are settled one by one share a batch; takes that are settled
-// together get a batch of their own.
+// batch returns a batch for takes that go to a place. Takes that are settled one by one share a batch; takes that are
+// settled together get a batch of their own.
 func (s *splitting[P]) batch(place P, together bool) *batch[P] {
 	if !together {
 		for _, b := range s.batches {
@@ -130,8 +131,8 @@ func (s *splitting[P]) reserve(start, end int) *spreadGroup[P] {
 	return g
 }
 
-// next chooses the batches that are sent now that earlier ones have been answered: the next one of each group. It returns false if
-// there are none.
+// next chooses the batches that are sent now that earlier ones have been answered: the next one of each group. It
+// returns false if there are none.
 func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 	s.batches = s.batches[:0]
 	for _, g := range spread {
@@ -178,12 +179,12 @@ func (s *splitting[P]) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// giveBackWithin is the minimum time before the end of its window at which a reserved hit is still given back. A later refund
-// could reach the next window and give back the hits of others.
+// giveBackWithin is the minimum time before the end of its window at which a reserved hit is still given back. A later
+// refund could reach the next window and give back the hits of others.
 const giveBackWithin = 200 * time.Millisecond
 
-// conclude finishes a group that was reserved in several places. If the group is denied or failed, its reserved hits are
-// given back.
+// conclude finishes a group that was reserved in several places. If the group is denied or failed, its reserved hits
+// are given back.
 func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end int) error {
 	takes, outcomes := s.whole.Takes[start:end], s.whole.Outcomes[start:end]
 	failed := false
@@ -236,8 +237,8 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 	return err
 }
 
-// reserveAgain settles a group again. Reservations that accept fewer hits than they ask for now ask for the smallest number
-// that was granted to any of them, and accept nothing else.
+// reserveAgain settles a group again. Reservations that accept fewer hits than they ask for now ask for the smallest
+// number that was granted to any of them, and accept nothing else.
 func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes []Outcome, least int64) error {
 	again := Request{Together: true, Takes: slices.Clone(takes), Outcomes: outcomes}
 	for i := range again.Takes {
@@ -249,14 +250,15 @@ func (s *splitting[P]) reserveAgain(ctx context.Context, takes []Take, outcomes 
 	err := Split(ctx, &again, s.place, s.take, s.gaveBack)
 	for i := range again.Takes {
 		if h := takes[i].Reservation; h != nil && h != again.Takes[i].Reservation {
-			h.Result, h.Granted, h.Expires = again.Takes[i].Reservation.Result, again.Takes[i].Reservation.Granted, again.Takes[i].Reservation.Expires
+			h.Result, h.Granted, h.Expires = again.Takes[i].Reservation.Result, again.Takes[i].Reservation.Granted,
+				again.Takes[i].Reservation.Expires
 		}
 	}
 	return err
 }
 
-// granted returns the smallest and the largest number of hits that were granted to reservations of a group that accept fewer
-// than they ask for.
+// granted returns the smallest and the largest number of hits that were granted to reservations of a group that accept
+// fewer than they ask for.
 func granted(takes []Take) (least, most int64) {
 	for i := range takes {
 		if h := takes[i].Reservation; h != nil && h.Op == OpReserve && h.Least > 0 && h.Granted > 0 {

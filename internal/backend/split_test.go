@@ -92,8 +92,8 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 	}
 }
 
-// Whatever the order of the parts' calls, the narrow limit is never exceeded. At the end the wide limit has lost exactly
-// what was admitted.
+// Whatever the order of the parts' calls, the narrow limit is never exceeded. At the end the wide limit has lost
+// exactly what was admitted.
 func TestSplitUnderContention(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := places{'n': memory.New(memory.Options{}), 'w': memory.New(memory.Options{})}

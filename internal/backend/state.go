@@ -5,7 +5,8 @@ import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 // State is what a counter remembers between takes. Its meaning depends on the algorithm; the zero State is an unused
 // counter.
 type State struct {
-	Start int64 // fixed and sliding window: when the (sub-)window began, in microseconds; other algorithms explain it in their file
+	// fixed and sliding window: when the (sub-)window began, in microseconds; other algorithms explain it in their file
+	Start int64
 	Count int64 // fixed and sliding window: number of hits in it
 	Prev  int64 // sliding window of precision 1: hits in the window before
 

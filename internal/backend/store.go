@@ -8,22 +8,23 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Store keeps counters. memory and redis are stores. overlimit and lease are stores too, each in front of another one. So a
-// limiter need not know where it counts. A Store may be used by any number of goroutines.
+// Store keeps counters. memory and redis are stores. overlimit and lease are stores too, each in front of another one.
+// So a limiter need not know where it counts. A Store may be used by any number of goroutines.
 //
 // If a method returns an error, the outcomes marked Failed have no answer; the others hold.
 type Store interface {
 	Starter
 
-	// Peek judges each take of a request on its own and changes nothing. An outcome contains what is used, and whether that
-	// many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators: it may
-	// wait, and cost more than Start.
+	// Peek judges each take of a request on its own and changes nothing. An outcome contains what is used, and whether
+	// that many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators:
+	// it may wait, and cost more than Start.
 	Peek(ctx context.Context, now time.Time, r *Request) error
 
-	// Reset clears counters. After it returns without an error, neither the store nor this replica remembers what was taken
-	// from them before the call: remembered denials, and permits that were taken in batches, are void. A take that runs at
-	// the same time counts before the reset or after it. Other replicas forget a moment later (redis.Invalidations). Until
-	// then their denials last, and permits that they hold may pass uncounted, or be given back, once.
+	// Reset clears counters. After it returns without an error, neither the store nor this replica remembers what was
+	// taken from them before the call: remembered denials, and permits that were taken in batches, are void. A take that
+	// runs at the same time counts before the reset or after it. Other replicas forget a moment later
+	// (redis.Invalidations). Until then their denials last, and permits that they hold may pass uncounted, or be given
+	// back, once.
 	//
 	// A reset that fails may still have been carried out, for all counters or for some.
 	Reset(ctx context.Context, counters []Counter) error
@@ -31,15 +32,16 @@ type Store interface {
 
 // Starter is the part of a Store that settles requests.
 type Starter interface {
-	// Start settles the takes of one request and fills their outcomes. It never holds its caller up. If it can settle the request
-	// at once, it returns true and the error. Otherwise it returns false, and calls done with the error later, once, from another
-	// goroutine; it uses ctx and r until then. What done does must not take long: other requests wait for it. A request that must be
-	// sent may wait for the other requests of its batch; b may be nil. Await is for callers that wait.
+	// Start settles the takes of one request and fills their outcomes. It never holds its caller up. If it can settle the
+	// request at once, it returns true and the error. Otherwise it returns false, and calls done with the error later,
+	// once, from another goroutine; it uses ctx and r until then. What done does must not take long: other requests wait
+	// for it. A request that must be sent may wait for the other requests of its batch; b may be nil. Await is for callers
+	// that wait.
 	Start(ctx context.Context, now time.Time, b *Batch, r *Request, done func(error)) (settled bool, err error)
 }
 
-// Counter identifies one counter: its key, and the limit that it is kept under. Where the counter lives may depend on the
-// limit.
+// Counter identifies one counter: its key, and the limit that it is kept under. Where the counter lives may depend on
+// the limit.
 type Counter struct {
 	Key   []byte // valid until the call returns
 	Limit *descriptor.Limit

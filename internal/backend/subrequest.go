@@ -2,15 +2,16 @@ package backend
 
 import "slices"
 
-// SubRequest holds those takes of a request that go to one place in one call, with their indexes in the whole request. Add
-// fills it, and Prepare makes room for the outcomes. After a store has settled the Request, Answer copies the outcomes to the
-// whole request.
+// SubRequest holds those takes of a request that go to one place in one call, with their indexes in the whole request.
+// Add fills it, and Prepare makes room for the outcomes. After a store has settled the Request, Answer copies the
+// outcomes to the whole request.
 type SubRequest struct {
 	Request
 	places []int // index of each take in the whole request
 }
 
-// Add adds a take for the one at index place of the whole request. It returns a pointer that is valid until the next Add.
+// Add adds a take for the one at index place of the whole request. It returns a pointer that is valid until the next
+// Add.
 func (s *SubRequest) Add(place int, t Take) *Take {
 	s.Takes = append(s.Takes, t)
 	s.places = append(s.places, place)

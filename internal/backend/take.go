@@ -21,7 +21,8 @@ type Take struct {
 	// Origin is where the take comes from. It is set for limits with Regions only.
 	Origin *Origin
 
-	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is all.
+	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is
+	// all.
 	Reservation *Reservation
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
@@ -57,8 +58,8 @@ type Request struct {
 	Outcomes []Outcome // as long as Takes
 
 	// Together settles all takes as one: if the request is denied, only takes that were denied themselves and have
-	// CountDenied add their hits. Without Together, every member is settled on its own, in order, and sees the changes of the
-	// members before it.
+	// CountDenied add their hits. Without Together, every member is settled on its own, in order, and sees the changes of
+	// the members before it.
 	Together bool
 
 	// PeekWhenKnown, with Together, is for the denial cache. If the cache knows that a take is denied, and so the
@@ -78,19 +79,21 @@ type Outcome struct {
 	Kept   int64 // shared window: hits that other classes are guaranteed and have not used, before the take
 
 	RetryAfter time.Duration // denied: time until the same take would pass, or Never if it cannot pass; allowed: 0
-	MoreAfter  time.Duration // time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
+	// time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
+	MoreAfter  time.Duration
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	PartEnds   time.Duration // sliding window: time until the sub-window ends that hits are added to now
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
 
-	Limit *descriptor.Limit // the numbers that it was counted under, if another region has counted it under others; nil: the take's
+	// the numbers that it was counted under, if another region has counted it under others; nil: the take's
+	Limit *descriptor.Limit
 }
 
 // Never is the RetryAfter of a take with more hits than the capacity of its limit.
 const Never time.Duration = -1
 
-// Bounds of hits and counts. Callers clamp hits; stores clamp counts. Both bounds are above any limit. Sums of two of them are
-// exact in Go. In Lua such a sum may be rounded, but never to another side of a limit.
+// Bounds of hits and counts. Callers clamp hits; stores clamp counts. Both bounds are above any limit. Sums of two of
+// them are exact in Go. In Lua such a sum may be rounded, but never to another side of a limit.
 const (
 	MaxHits  = descriptor.MaxRequests + 1
 	MaxCount = descriptor.MaxRequests + 1

@@ -40,8 +40,8 @@ func (tokenBucket) permits(l *descriptor.Limit, _ bool) Permits {
 	return Permits{Kind: PermitsOfBucket}
 }
 
-// boundary applies to refills at intervals only. It is the time until the next refill. ResetAfter ends at the last refill that the bucket
-// needs to be full.
+// boundary applies to refills at intervals only. It is the time until the next refill. ResetAfter ends at the last
+// refill that the bucket needs to be full.
 func (tokenBucket) boundary(l *descriptor.Limit, o *Outcome) time.Duration {
 	refills := ceilDiv(o.Used, int64(l.Requests))
 	return o.ResetAfter - time.Duration(max(refills-1, 0))*micros(l.Arithmetic.Length)

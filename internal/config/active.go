@@ -17,8 +17,10 @@ type activeReading struct {
 }
 
 var (
-	dayTime   = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2})?", Form: "a day or a time, such as 2026-12-01 or 2026-12-01T18:00"}
-	hoursType = yamlform.Type{Kind: yamlform.Text, Pattern: "([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)", Form: "hours, such as 08:00-20:00"}
+	dayTime = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2})?",
+		Form: "a day or a time, such as 2026-12-01 or 2026-12-01T18:00"}
+	hoursType = yamlform.Type{Kind: yamlform.Text,
+		Pattern: "([01][0-9]|2[0-3]):[0-5][0-9]-(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)", Form: "hours, such as 08:00-20:00"}
 )
 
 // activeForm is the map of `active`.
@@ -35,7 +37,8 @@ var activeForm = yamlform.NewForm("active", "`active`", []yamlform.Field[activeR
 	{Key: yamlform.Key{Name: "hours", Type: hoursType, Extension: true,
 		Default: "the whole day", Doc: "the hours in which the limit applies. `22:00-06:00` ends on the next day"},
 		Read: func(a *activeReading, v yamlform.Value) { a.readHours(v) }},
-	{Key: yamlform.Key{Name: "zone", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
+	{Key: yamlform.Key{Name: "zone", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*",
+		Form: "a time zone of the IANA database"}, Extension: true,
 		Default: "UTC", Doc: "the time zone of the other keys"},
 		Read: func(a *activeReading, v yamlform.Value) {
 			zone, ok := v.Zone()
@@ -84,7 +87,8 @@ func (a *activeReading) readTime(v yamlform.Value, into *int64) {
 	}
 	t, err := time.ParseInLocation(form, text, a.active.Zone)
 	if err != nil || len(text) != len(form) || t.Unix() <= 0 {
-		v.Errorf("`%s` must be a day or a time after 1970, such as 2026-12-01 or 2026-12-01T18:00, this is %s", v.Key(), yamlform.Quote(text))
+		v.Errorf("`%s` must be a day or a time after 1970, such as 2026-12-01 or 2026-12-01T18:00, this is %s", v.Key(),
+			yamlform.Quote(text))
 		a.bad = true
 		return
 	}
@@ -95,7 +99,8 @@ func (a *activeReading) readWeekdays(v yamlform.Value) {
 	a.limited = true
 	switch {
 	case !v.IsList():
-		v.Errorf("`weekdays` must be a list, this is %s: write some of %s in brackets", v.What(), yamlform.List(descriptor.WeekdayNames, "and"))
+		v.Errorf("`weekdays` must be a list, this is %s: write some of %s in brackets", v.What(),
+			yamlform.List(descriptor.WeekdayNames, "and"))
 		a.bad = true
 		return
 	case v.Len() == 0:

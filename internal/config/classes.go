@@ -12,8 +12,10 @@ var classesForm = yamlform.NewForm("classes", "`classes`", []yamlform.Field[desc
 	{Key: yamlform.Key{Name: "by", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Extension: true,
 		Doc: "the key of the entry whose value is the class. It belongs to this level or one above, with `condition: true`"},
 		Read: func(c *descriptor.Classes, v yamlform.Value) { c.Key, _ = v.Text() }},
-	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true, Extension: true,
-		Doc: "the percentage of the limit for each class, by the entry's value. `\"*\"`: all other values together. At most 5 classes, and 100 in total"},
+	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true,
+		Extension: true,
+		Doc: "the percentage of the limit for each class, by the entry's value. `\"*\"`: all other values together. " +
+			"At most 5 classes, and 100 in total"},
 		Read: readGuarantees},
 }...)
 
@@ -27,7 +29,8 @@ func readClasses(v yamlform.Value) *descriptor.Classes {
 	case !keys["by"].Given():
 		v.Errorf("`classes` without `by`: write the key of the entry whose value is the class, such as `by: priority`")
 	case !keys["guaranteed_percent"].Given():
-		v.Errorf("`classes` without `guaranteed_percent`: write what each class is guaranteed, such as `guaranteed_percent: {critical: 20}`")
+		v.Errorf("`classes` without `guaranteed_percent`: write what each class is guaranteed, such as " +
+			"`guaranteed_percent: {critical: 20}`")
 	case c.Key == "":
 		keys["by"].Errorf("`by` is empty: write the key of the entry whose value is the class")
 	case len(c.Of) > 0:
@@ -43,7 +46,8 @@ func readGuarantees(c *descriptor.Classes, v yamlform.Value) {
 		v.Errorf("`guaranteed_percent` must be a map, this is %s: write `{critical: 20}`", v.What())
 		return
 	case v.Len() == 0:
-		v.Errorf("`guaranteed_percent` is empty: write what a class is guaranteed, such as `{critical: 20}`, or leave out `classes`")
+		v.Errorf("`guaranteed_percent` is empty: write what a class is guaranteed, such as `{critical: 20}`, or leave " +
+			"out `classes`")
 		return
 	}
 	sum, asked := uint64(0), 0
@@ -57,9 +61,11 @@ func readGuarantees(c *descriptor.Classes, v yamlform.Value) {
 	switch {
 	case len(c.Of) < asked: // an error is recorded
 	case len(c.Of) > descriptor.MaxClasses:
-		v.Errorf("`guaranteed_percent` has %d classes: %d are the most; leave out those that are guaranteed nothing, or combine classes", len(c.Of), descriptor.MaxClasses)
+		v.Errorf("`guaranteed_percent` has %d classes: %d are the most; leave out those that are guaranteed nothing, or "+
+			"combine classes", len(c.Of), descriptor.MaxClasses)
 	case sum > 100:
-		v.Errorf("`guaranteed_percent` is %d in all: together the classes cannot be guaranteed more than the limit, which is 100", sum)
+		v.Errorf("`guaranteed_percent` is %d in all: together the classes cannot be guaranteed more than the limit, "+
+			"which is 100", sum)
 	default:
 		c.Sort()
 		return
@@ -78,13 +84,20 @@ func (l *limitReading) share() bool {
 	}
 	switch {
 	case l.limit.FirstHit:
-		return reject("align", "`classes` and `align: first_hit`: what a class is still due follows from the end of a window on the clock; leave out `align`")
+		return reject("align",
+			"`classes` and `align: first_hit`: what a class is still due follows from the end of a window on the clock; leave "+
+				"out `align`")
 	case l.limit.CountDenied == descriptor.DeniedCount:
-		return reject("count_denied", "`classes` and `count_denied: true`: denied hits of one class would use up what another one is guaranteed; leave out `count_denied`")
+		return reject("count_denied",
+			"`classes` and `count_denied: true`: denied hits of one class would use up what another one is guaranteed; leave "+
+				"out `count_denied`")
 	case l.limit.Lease:
-		return reject("lease", "`classes` and `lease: true`: a permit that is taken in advance belongs to one class; leave out `lease`")
+		return reject("lease",
+			"`classes` and `lease: true`: a permit that is taken in advance belongs to one class; leave out `lease`")
 	case l.limit.Penalty != nil:
-		return reject("penalty", "`classes` and `penalty`: the penalty of one class would deny the others, which share its counter; leave out one of them")
+		return reject("penalty",
+			"`classes` and `penalty`: the penalty of one class would deny the others, which share its counter; leave out "+
+				"one of them")
 	}
 	if err := l.limit.Share(l.classes); err != nil {
 		l.cannotCount(l.at("classes"), err)
@@ -124,7 +137,9 @@ func (r *ruleReader) placeClasses(rule *descriptor.Rule, path []*descriptor.Node
 func (r *ruleReader) checkClasses(c *descriptor.Classes, spec *descriptor.NodeSpec) {
 	at, key := yamlform.Position(c.Position), yamlform.Quote(c.Key)
 	if !spec.Condition && !spec.ShareThreshold {
-		r.ErrorAt(at, "`classes` by %s: each class would have a counter of its own, and nothing to share; write `condition: true` in the descriptor %s",
+		r.ErrorAt(at,
+			"`classes` by %s: each class would have a counter of its own, and nothing to share; write `condition: true` in "+
+				"the descriptor %s",
 			key, yamlform.Position(spec.Position).Near())
 	}
 	if c.Fold {
@@ -135,7 +150,9 @@ func (r *ruleReader) checkClasses(c *descriptor.Classes, spec *descriptor.NodeSp
 		c.Sort()
 		for i := 1; i < len(c.Of); i++ {
 			if c.Of[i].Name == c.Of[i-1].Name {
-				r.ErrorAt(at, "`classes` by %s: %s is there twice, in different cases of letters, and `fold_case` makes one of them: write it once", key, yamlform.Quote(c.Of[i].Name))
+				r.ErrorAt(at,
+					"`classes` by %s: %s is there twice, in different cases of letters, and `fold_case` makes one of them: "+
+						"write it once", key, yamlform.Quote(c.Of[i].Name))
 			}
 		}
 	}
@@ -150,7 +167,8 @@ func (r *ruleReader) checkClasses(c *descriptor.Classes, spec *descriptor.NodeSp
 	}
 	for i := range c.Of {
 		if name := c.Of[i].Name; name != otherValues && !slices.Contains(values, name) {
-			r.ErrorAt(at, "`classes` by %s: the rule does not match the class %s; it matches %s", key, yamlform.Quote(name), yamlform.List(values, "and"))
+			r.ErrorAt(at, "`classes` by %s: the rule does not match the class %s; it matches %s", key, yamlform.Quote(name),
+				yamlform.List(values, "and"))
 		}
 	}
 }

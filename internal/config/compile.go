@@ -16,10 +16,12 @@ type File struct {
 	Name string // is part of errors and of the position of every rule
 	Data []byte
 
-	// Elsewhere says that the file is a link to one outside of the directory of rules: its errors do not show what is in it.
+	// Elsewhere says that the file is a link to one outside of the directory of rules: its errors do not show what is in
+	// it.
 	Elsewhere bool
 
-	// Rules are the content of a file that has no text, such as rules in code, instead of Data. It is always read strictly.
+	// Rules are the content of a file that has no text, such as rules in code, instead of Data. It is always read
+	// strictly.
 	Rules yamlform.Pairs
 }
 
@@ -37,22 +39,23 @@ func (f *File) read(lenient bool) *source {
 // CompileOptions set how rule files are read. The zero value is strict: a probable mistake is an error, even if the
 // reference accepts it.
 type CompileOptions struct {
-	Merge   bool // files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
+	// files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
+	Merge   bool
 	Lenient bool // what envoyproxy/ratelimit accepts has the same meaning here; the default of the service
 	Tree    descriptor.Options
 
 	NoRegions bool // limits with `regions` are an error: the program counts only in its own region
 }
 
-// Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by file
-// name and line.
+// Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by
+// file name and line.
 func Compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Error) {
 	tree, errs, _ := compile(files, o)
 	return tree, errs
 }
 
-// Tolerated returns, by name, the warnings of the files that the service loads although Compile finds errors in them, because
-// it reads them leniently.
+// Tolerated returns, by name, the warnings of the files that the service loads although Compile finds errors in them,
+// because it reads them leniently.
 func Tolerated(files []File, merge bool) map[string][]*yamlform.Error {
 	_, errs, sources := compile(files, CompileOptions{Merge: merge, Lenient: true})
 	warnings := make(map[string][]*yamlform.Error, len(files))
@@ -89,7 +92,8 @@ func compile(files []File, o CompileOptions) (*descriptor.Tree, []*yamlform.Erro
 	}
 	tree, err := l.compile()
 	if err != nil {
-		// The checks above find everything that the tree rejects, with better messages. If they missed something, no file is used.
+		// The checks above find everything that the tree rejects, with better messages. If they missed something, no file is
+		// used.
 		return &descriptor.Tree{}, append(errs, &yamlform.Error{File: files[0].Name, Msg: err.Error()}), nil
 	}
 	return tree, errs, byName

@@ -45,7 +45,8 @@ func filesOf(texts ...string) []File {
 	return files
 }
 
-// checkErrors fails unless there is one error for each of want, in this order, which begins with it and has a position in its file.
+// checkErrors fails unless there is one error for each of want, in this order, which begins with it and has a position
+// in its file.
 func checkErrors(t testing.TB, files []File, errs []*yamlform.Error, want []string) {
 	t.Helper()
 	checkPositions(t, files, errs)

@@ -14,7 +14,8 @@ const (
 	maxWeightName = 64 // bytes
 )
 
-// otherValues stands in a table for the values that it does not name. No value that counts for itself is written like this.
+// otherValues stands in a table for the values that it does not name. No value that counts for itself is written like
+// this.
 const otherValues = "*"
 
 // costReading is the `cost` of a descriptor while it is being read.
@@ -38,9 +39,11 @@ func (d *descriptorReading) readCost(v yamlform.Value) {
 		if v.Written() == "0" {
 			or = "; for requests that cost nothing write a descriptor with `rate_limit: {unlimited: true}`"
 		}
-		v.Errorf("`cost` must be a whole number from 1 to %d, or a map such as `{model: {large: 10, \"*\": 1}}`, this is %s%s", maxWeight, v.What(), or)
+		v.Errorf("`cost` must be a whole number from 1 to %d, or a map such as `{model: {large: 10, \"*\": 1}}`, "+
+			"this is %s%s", maxWeight, v.What(), or)
 	case v.Len() == 0:
-		v.Errorf("`cost` is empty: write a number, such as `cost: 5`, or a map, such as `cost: {model: {large: 10, \"*\": 1}}`")
+		v.Errorf("`cost` is empty: write a number, such as `cost: 5`, or a map, such as `cost: {model: {large: 10, " +
+			"\"*\": 1}}`")
 	default:
 		c.readAmounts(v)
 		c.readTables(d.r, v)
@@ -63,17 +66,20 @@ func (c *costReading) readAmounts(v yamlform.Value) {
 		free = free && weight == 0
 	}
 	if free && len(c.amounts) > 0 {
-		v.Errorf("all weights of `cost` are 0: nothing would ever be used; give one of them a weight, or leave out `reservations`")
+		v.Errorf("all weights of `cost` are 0: nothing would ever be used; give one of them a weight, or leave out " +
+			"`reservations`")
 	}
 	slices.SortFunc(c.amounts, func(a, b descriptor.Weight) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readTables reads the tables by values of entries. Which level an entry belongs to is known when all levels above are read.
+// readTables reads the tables by values of entries. Which level an entry belongs to is known when all levels above are
+// read.
 func (c *costReading) readTables(r *ruleReader, v yamlform.Value) {
 	for key, table := range v.TablesByText() {
 		t := descriptor.CostTable{Key: key, Values: make(map[string]uint64), Position: position(table)}
 		if table.Len() == 0 {
-			table.Errorf("`cost` by %s is empty: write what a hit counts for, such as `{large: 10, \"*\": 1}`", yamlform.Quote(key))
+			table.Errorf("`cost` by %s is empty: write what a hit counts for, such as `{large: 10, \"*\": 1}`",
+				yamlform.Quote(key))
 			continue
 		}
 		for value, cost := range table.WeightsByText() {
@@ -84,7 +90,8 @@ func (c *costReading) readTables(r *ruleReader, v yamlform.Value) {
 			}
 		}
 		if len(t.Values) > descriptor.MaxCostValues {
-			table.Errorf("`cost` by %s has %d values: %d are the most", yamlform.Quote(key), len(t.Values), descriptor.MaxCostValues)
+			table.Errorf("`cost` by %s has %d values: %d are the most", yamlform.Quote(key), len(t.Values),
+				descriptor.MaxCostValues)
 			continue
 		}
 		if c.hits == nil {
@@ -102,11 +109,13 @@ func (d *descriptorReading) checkCost() {
 		return
 	}
 	if len(c.amounts) > 0 && !d.reserve.given.Given() {
-		c.given.Errorf("`cost` of %s needs `reservations`: it is about the named amounts of a reservation; write `reservations: true` next to it, or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`",
+		c.given.Errorf("`cost` of %s needs `reservations`: it is about the named amounts of a reservation; write "+
+			"`reservations: true` next to it, or a table by the value of an entry, such as `{model: {large: 10, \"*\": 1}}`",
 			yamlform.Quote(c.amounts[0].Name))
 	}
 	if c.hits != nil && d.rule == nil && d.inherit.Given() {
-		c.given.Errorf("`cost` and `inherit`, and no limit next to them: what is inherited keeps its own cost; write the `rate_limit` here too")
+		c.given.Errorf("`cost` and `inherit`, and no limit next to them: what is inherited keeps its own cost; write the " +
+			"`rate_limit` here too")
 	}
 	if d.rule == nil || c.hits == nil {
 		return
@@ -123,13 +132,15 @@ func notCounted(rule *descriptor.Rule) string {
 	case rule.Unlimited:
 		return "`unlimited: true`: nothing is counted; leave it out"
 	case slices.ContainsFunc(rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }):
-		return "`algorithm: concurrency`: a request takes one place, whatever it costs; write this limit in a descriptor of its own"
+		return "`algorithm: concurrency`: a request takes one place, whatever it costs; write this limit in a " +
+			"descriptor of its own"
 	default:
 		return ""
 	}
 }
 
-// checkPaths finds, for each table and each scale by an entry, the level of the entry in the path of its rule. path has the levels above.
+// checkPaths finds, for each table and each scale by an entry, the level of the entry in the path of its rule. path has
+// the levels above.
 func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.NodeSpec) {
 	for i := range specs {
 		s := &specs[i]
@@ -171,7 +182,9 @@ func (r *ruleReader) placeTable(t *descriptor.CostTable, path []*descriptor.Node
 		folded := make(map[string]uint64, len(t.Values))
 		for v, cost := range t.Values {
 			if before, twice := folded[descriptor.Fold(v)]; twice && before != cost {
-				r.ErrorAt(at, "`cost` by %s: %s is there twice, in different cases of letters, and `fold_case` makes one of them: write it once", key, yamlform.Quote(v))
+				r.ErrorAt(at,
+					"`cost` by %s: %s is there twice, in different cases of letters, and `fold_case` makes one of them: write it once",
+					key, yamlform.Quote(v))
 			}
 			folded[descriptor.Fold(v)] = cost
 		}
@@ -193,10 +206,13 @@ func (r *ruleReader) placeTable(t *descriptor.CostTable, path []*descriptor.Node
 		}
 		missing = yamlform.Quote(s.Values[i])
 	}
-	r.ErrorAt(at, "`cost` by %s does not say what a hit counts for if the value is none of these, and the rule matches %s: write it, such as `\"*\": 1`", key, missing)
+	r.ErrorAt(at,
+		"`cost` by %s does not say what a hit counts for if the value is none of these, and the rule matches %s: write it, "+
+			"such as `\"*\": 1`", key, missing)
 }
 
-// levelOf returns the index of the level with a key in the path of a rule. what is the key of the rule language that names it.
+// levelOf returns the index of the level with a key in the path of a rule. what is the key of the rule language that
+// names it.
 func (r *ruleReader) levelOf(what, key string, at yamlform.Position, path []*descriptor.NodeSpec) (level int, ok bool) {
 	level = -1
 	keys := make([]string, len(path))
@@ -206,13 +222,15 @@ func (r *ruleReader) levelOf(what, key string, at yamlform.Position, path []*des
 			continue
 		}
 		if level >= 0 {
-			r.ErrorAt(at, "`%s` by %s: two levels of this rule have this key; give one of them another key", what, yamlform.Quote(key))
+			r.ErrorAt(at, "`%s` by %s: two levels of this rule have this key; give one of them another key", what,
+				yamlform.Quote(key))
 			return 0, false
 		}
 		level = i
 	}
 	if level < 0 {
-		r.ErrorAt(at, "`%s` by %s: no level of this rule has this key; it has %s", what, yamlform.Quote(key), yamlform.List(keys, "and"))
+		r.ErrorAt(at, "`%s` by %s: no level of this rule has this key; it has %s", what, yamlform.Quote(key),
+			yamlform.List(keys, "and"))
 	}
 	return level, level >= 0
 }

@@ -15,8 +15,8 @@ const manyOf = 2
 
 const dropsLogged = 10 // domains in one line
 
-// warnOfDrops logs the domains and files that lost many of their rules, and the rules that are gone. A file that may be incomplete (cut) is
-// logged if it lost any.
+// warnOfDrops logs the domains and files that lost many of their rules, and the rules that are gone. A file that may be
+// incomplete (cut) is logged if it lost any.
 func warnOfDrops(log *slog.Logger, before, after *Result, cut func(file string) bool) {
 	if before.Tree == nil {
 		return
@@ -53,7 +53,8 @@ func warnOfDrops(log *slog.Logger, before, after *Result, cut func(file string) 
 	if len(domains) == 0 && !lost(len(before.Tree.Rules), len(after.Tree.Rules)) {
 		return
 	}
-	log.Warn("a reload drops many rules", "domains", domains[:min(len(domains), dropsLogged)], "more_domains", max(0, len(domains)-dropsLogged),
+	log.Warn("a reload drops many rules", "domains", domains[:min(len(domains), dropsLogged)], "more_domains",
+		max(0, len(domains)-dropsLogged),
 		"from", files[:min(len(files), dropsLogged)], "more_from", max(0, len(files)-dropsLogged),
 		"rules_before", len(before.Tree.Rules), "rules_now", len(after.Tree.Rules), "gone", gone(before.Tree, after.Tree))
 }

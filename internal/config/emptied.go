@@ -10,11 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// removeAll says how to remove all rules on purpose. A restart alone does not: a service that starts without a good file answers every request
-// with an error.
+// removeAll says how to remove all rules on purpose. A restart alone does not: a service that starts without a good
+// file answers every request with an error.
 const removeAll = "To remove all rules, leave one file with only a `domain`, and restart the service"
 
-// emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied by mistake.
+// emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied
+// by mistake.
 func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	if f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false
@@ -27,7 +28,8 @@ func (f *Folder) emptied(files map[string]*ruleFile) bool {
 	return true
 }
 
-// keep rejects a reload that would remove the last rule. The active rules stay, and the files they came from become stale.
+// keep rejects a reload that would remove the last rule. The active rules stay, and the files they came from become
+// stale.
 func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
 	said := make(map[string][]string, len(f.files))
@@ -48,7 +50,8 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 		}
 		kept.good = kept.inUse
 		msg := why + ", and this directory would have no rules left: its last rules stay active. " + removeAll
-		status := statusOf(name, descriptor.FileStale, kept.inUse, []*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
+		status := statusOf(name, descriptor.FileStale, kept.inUse,
+			[]*yamlform.Error{{File: filepath.Join(f.o.Dir, filepath.FromSlash(name)), Msg: msg}})
 		if status.Since = now; kept.status.State == descriptor.FileStale {
 			status.Since = kept.status.Since
 		}
@@ -74,6 +77,7 @@ func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
 				"errors", file.status.Errors[:min(len(file.status.Errors), errorsLogged)])
 		}
 	}
-	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "directory", f.o.Dir, "rules", len(f.last.Tree.Rules), "files", next.InUse,
+	f.o.Logger.Error("reload ignored: it would remove every rule; keeping the active rules", "directory", f.o.Dir, "rules",
+		len(f.last.Tree.Rules), "files", next.InUse,
 		"because", "an empty directory is probably a mistake. "+removeAll)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// The instructions of all expressions of a file are bounded, however the expressions come into the file: repetitions make many of
-// a short text. One error says where and what to do, and no more expressions are compiled after it.
+// The instructions of all expressions of a file are bounded, however the expressions come into the file: repetitions
+// make many of a short text. One error says where and what to do, and no more expressions are compiled after it.
 func TestExpressionsAreBounded(t *testing.T) {
 	racetest.Sequential(t)
 	rule := func(what string, more ...string) string {

@@ -33,14 +33,15 @@ func statusOf(name string, state descriptor.FileState, inUse *source, errs []*ya
 
 const errorsLogged = 10 // per file; its status lists all of them
 
-// mostNamed is how many files the log names when rules are loaded for the first time, so that what is unusual is seen. It names each
-// file that changes later.
+// mostNamed is how many files the log names when rules are loaded for the first time, so that what is unusual is seen.
+// It names each file that changes later.
 const mostNamed = 3
 
-// logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings and
-// rules are unchanged. loaded is the level of a file that is loaded without warnings.
+// logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings
+// and rules are unchanged. loaded is the level of a file that is loaded without warnings.
 func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool, loaded slog.Level) func() {
-	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) && slices.Equal(before.Warnings, after.Warnings) {
+	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) &&
+		slices.Equal(before.Warnings, after.Warnings) {
 		return nil
 	}
 	log := f.o.Logger.With("file", after.Name, "state", string(after.State))

@@ -25,10 +25,12 @@ import (
 
 // Options are the settings of a Folder. Only Dir must be set.
 type Options struct {
-	Dir          string             // the directory of rule files, read with all directories below it
-	Fixed        []File             // rules that do not change, and own their domains before any file of the directory; they must be without errors
-	Defaults     []File             // the same, but each domain is used only if no file of the directory has it
-	Strict       bool               // a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
+	Dir string // the directory of rule files, read with all directories below it
+	// rules that do not change, and own their domains before any file of the directory; they must be without errors
+	Fixed    []File
+	Defaults []File // the same, but each domain is used only if no file of the directory has it
+	// a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
+	Strict       bool
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
 	NoRegions    bool               // as in CompileOptions
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
@@ -44,8 +46,8 @@ type Result struct {
 	Tree *descriptor.Tree
 	// Files is the state of every rule file, sorted by name. It must not be changed.
 	Files []descriptor.FileStatus
-	// InUse is the number of files with a version in use. 0 means that there is no good file: by default a service should not
-	// start then.
+	// InUse is the number of files with a version in use. 0 means that there is no good file: by default a service should
+	// not start then.
 	InUse int
 	// Unreadable are the errors of files that could not be read at all.
 	Unreadable []*yamlform.Error
@@ -117,8 +119,9 @@ func NewFolder(o Options) *Folder {
 
 // Load reads the directory. A file whose content did not change is not parsed again.
 //
-// It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero Result if
-// there was none. A bad file is not an error: its last good version stays in use, and its state gives the reason.
+// It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero
+// Result if there was none. A bad file is not an error: its last good version stays in use, and its state gives the
+// reason.
 func (f *Folder) Load() (Result, error) {
 	look, err := f.Look(unseen{}, true)
 	return look.Result, err
@@ -131,7 +134,8 @@ type Look struct {
 	Growing    bool // a file is still being written, and must be read later
 }
 
-// Look is Load for a directory that is followed: package follow does it. quiet means that no event reports a write at the moment.
+// Look is Load for a directory that is followed: package follow does it. quiet means that no event reports a write at
+// the moment.
 func (f *Folder) Look(seen Seen, quiet bool) (Look, error) {
 	r, generation, growing, err := f.load(seen, quiet)
 	return Look{r, generation, growing}, err
@@ -157,8 +161,8 @@ func (f *Folder) Active() int {
 	return len(f.last.Tree.Rules)
 }
 
-// load reads the directory. quiet means that no event reports a write at the moment. growing means that some file is still being
-// written and must be read later.
+// load reads the directory. quiet means that no event reports a write at the moment. growing means that some file is
+// still being written and must be read later.
 func (f *Folder) load(seen Seen, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,9 +220,9 @@ func (f *Folder) load(seen Seen, quiet bool) (r Result, generation int, growing 
 // maxScans is how often the directory is scanned at most if files vanish after a scan has found them.
 const maxScans = 5
 
-// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced meanwhile, like
-// a ConfigMap's: then files of the old version vanish after the scan has found them. That is not an error, so the directory is
-// scanned again.
+// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced
+// meanwhile, like a ConfigMap's: then files of the old version vanish after the scan has found them. That is not an
+// error, so the directory is scanned again.
 func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found
 	for scans := 1; ; scans++ {
@@ -257,8 +261,8 @@ func (f *Folder) readAll(met []found, quiet bool) []readResult {
 	return reads
 }
 
-// skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all other
-// files with the same reason.
+// skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all
+// other files with the same reason.
 func (f *Folder) skip(skipped map[string]skippedFile) {
 	var all []Skipped
 	others := map[string][]string{} // by reason
@@ -282,13 +286,14 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 			level = slog.LevelDebug // no author expects these to be rules
 		}
 		names := others[why]
-		f.o.Logger.Log(context.Background(), level, "files skipped", "files", names[:min(len(names), mostNamed)], "total_files", len(names), "because", why)
+		f.o.Logger.Log(context.Background(), level, "files skipped", "files", names[:min(len(names), mostNamed)],
+			"total_files", len(names), "because", why)
 	}
 	f.skipped, f.last.Skipped = skipped, all
 }
 
-// expandUnreadable replaces each directory that cannot be read with the known files below it. They count as unreadable, not as
-// removed.
+// expandUnreadable replaces each directory that cannot be read with the known files below it. They count as unreadable,
+// not as removed.
 func (f *Folder) expandUnreadable(met []found) []found {
 	var out []found
 	for _, m := range met {

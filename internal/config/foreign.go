@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// People also give files that are no rule files: a ConfigMap with the rules in it, the values of a chart, a template. Errors about each of
-// their keys help nobody, so such a file has one error: what it is, and where its rules are.
+// People also give files that are no rule files: a ConfigMap with the rules in it, the values of a chart, a template.
+// Errors about each of their keys help nobody, so such a file has one error: what it is, and where its rules are.
 
 // ofTemplates is what only a template has outside of quotes: {{ or {% at the beginning of a line, an item or a value.
 var ofTemplates = regexp.MustCompile(`(?m)(?:^|[:\-][ \t])[ \t]*(\{\{|\{%)`)
@@ -25,10 +25,12 @@ func template(name string, data []byte) (at yamlform.Position, found bool) {
 		return at, false
 	}
 	line := bytes.LastIndexByte(data[:m[2]], '\n') + 1
-	return yamlform.Position{File: name, Line: bytes.Count(data[:line], []byte("\n")) + 1, Col: utf8.RuneCount(data[line:m[2]]) + 1}, true
+	return yamlform.Position{File: name, Line: bytes.Count(data[:line], []byte("\n")) + 1,
+		Col: utf8.RuneCount(data[line:m[2]]) + 1}, true
 }
 
-const isTemplate = "this is a template, not a rule file: render it first, such as with `helm template`, and give the result"
+const isTemplate = "this is a template, not a rule file: render it first, such as with `helm template`, and " +
+	"give the result"
 
 // foreign is a document that is no rules.
 type foreign struct {
@@ -40,8 +42,8 @@ type foreign struct {
 // mostExamined bounds the documents of a file that are examined: the file has one error about all of them.
 const mostExamined = 16
 
-// foreignOf returns what a document is that has neither `domain` nor `descriptors`. A document with other keys of the rule language is
-// foreign only if all of a rule file is in it.
+// foreignOf returns what a document is that has neither `domain` nor `descriptors`. A document with other keys of the
+// rule language is foreign only if all of a rule file is in it.
 func foreignOf(doc yamlform.Value) (f foreign, is bool) {
 	var names []string
 	top := make(map[string]yamlform.Value)
@@ -79,7 +81,8 @@ func foreignOf(doc yamlform.Value) (f foreign, is bool) {
 	}
 	f.text = "this is " + what
 	if s.path == nil {
-		f.text += fmt.Sprintf(": its keys are %s; a rule file has `domain: NAME` and a list of `descriptors`", yamlform.List(clipped(names), "and"))
+		f.text += fmt.Sprintf(": its keys are %s; a rule file has `domain: NAME` and a list of `descriptors`",
+			yamlform.List(clipped(names), "and"))
 		return f, true
 	}
 	f.rules = true
@@ -190,5 +193,6 @@ func (s *ruleSearch) takeOut(top map[string]yamlform.Value, object bool) string 
 	if !object || !plainName.MatchString(kind.Written()) || strings.ContainsAny(path, "'`\n") || kind.Written() == "List" {
 		return text
 	}
-	return text + fmt.Sprintf(", such as with `kubectl get %s %s -o jsonpath='{%s}' > rules.yaml`", strings.ToLower(kind.Written()), name, path)
+	return text + fmt.Sprintf(", such as with `kubectl get %s %s -o jsonpath='{%s}' > rules.yaml`",
+		strings.ToLower(kind.Written()), name, path)
 }

@@ -13,8 +13,8 @@ import (
 
 var sameZone = cmp.Comparer(func(a, b *time.Location) bool { return a.String() == b.String() })
 
-// FuzzCompile checks that no text panics or takes long, that every error names a place in the file, and that a compiled tree
-// can be matched.
+// FuzzCompile checks that no text panics or takes long, that every error names a place in the file, and that a compiled
+// tree can be matched.
 func FuzzCompile(f *testing.F) {
 	for _, c := range conformanceCases(f) {
 		for _, text := range c.Files {
@@ -40,7 +40,8 @@ func FuzzCompile(f *testing.F) {
 			entries := make([]descriptor.Entry, len(r.Levels))
 			sure := true
 			for i, l := range r.Levels {
-				entries[i] = descriptor.Entry{Key: l.Key, Value: l.Value} // a wildcard matches itself; a level without a value matches an empty one
+				// a wildcard matches itself; a level without a value matches an empty one
+				entries[i] = descriptor.Entry{Key: l.Key, Value: l.Value}
 				switch l.Kind {
 				case descriptor.MatchCIDR:
 					entries[i].Value, _, _ = strings.Cut(l.Value, "/")

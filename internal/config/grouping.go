@@ -14,8 +14,10 @@ const (
 )
 
 const (
-	capturedAndOverridable = "`overridable` and `group: $...`: operators name a customer by the values it sends, and this is only a part of it; leave out one of them"
-	capturedAndUsage       = "`usage` and `group: $...`: usage is listed by the values that clients send, and this is only a part of it; leave out one of them"
+	capturedAndOverridable = "`overridable` and `group: $...`: operators name a customer by the values it sends, and " +
+		"this is only a part of it; leave out one of them"
+	capturedAndUsage = "`usage` and `group: $...`: usage is listed by the values that clients send, and this is only a " +
+		"part of it; leave out one of them"
 )
 
 func (d *descriptorReading) readGroup(v yamlform.Value) {
@@ -31,7 +33,8 @@ func (d *descriptorReading) readGroup(v yamlform.Value) {
 	d.spec.Group, d.group = g, v
 }
 
-// checkGrouping checks `fold_case` and `group`, and gives the values of `fold_case` lower case. It returns false for errors.
+// checkGrouping checks `fold_case` and `group`, and gives the values of `fold_case` lower case. It returns false for
+// errors.
 func (d *descriptorReading) checkGrouping() bool {
 	kind := d.spec.Level().Kind
 	wildcardKey := descriptor.HasWildcard(d.spec.Key)
@@ -43,28 +46,33 @@ func (d *descriptorReading) checkGrouping() bool {
 	case fold && wildcardKey:
 		d.fold.Errorf("`fold_case` and a `key` with a * in it: write the key without a *")
 	case fold && kind == descriptor.MatchCIDR:
-		d.fold.Errorf("`fold_case` and `value_cidr`: addresses have no case, and all notations of one are one value; leave out `fold_case`")
+		d.fold.Errorf("`fold_case` and `value_cidr`: addresses have no case, and all notations of one are one value; leave " +
+			"out `fold_case`")
 	case fold && (group.V4 > 0 || group.V6 > 0):
 		d.fold.Errorf("`fold_case` and `group: %s`: addresses have no case; leave out `fold_case`", group)
 	case fold && !d.foldValues():
 	case group == descriptor.Group{}:
 		return true
 	case d.spec.ShareThreshold:
-		d.group.Errorf("`group` and `share_threshold`: all values share one counter, so groups have no effect; leave out one of them")
+		d.group.Errorf("`group` and `share_threshold`: all values share one counter, so groups have no effect; leave out " +
+			"one of them")
 	case d.spec.Condition:
-		d.group.Errorf("`group` and `condition`: the value is no part of the counter, so groups have no effect; leave out one of them")
+		d.group.Errorf("`group` and `condition`: the value is no part of the counter, so groups have no effect; leave out " +
+			"one of them")
 	case group.Capture > 0:
 		return d.checkCapture()
 	case wildcardKey:
 		d.group.Errorf("`group` and a `key` with a * in it: write the key without a *")
 	case kind == descriptor.MatchExact || kind == descriptor.MatchValues:
-		d.group.Errorf("`group: %s` and exact values: each address is named, so there is nothing to group; write `value_cidr`, or leave out the value", group)
+		d.group.Errorf("`group: %s` and exact values: each address is named, so there is nothing to group; write "+
+			"`value_cidr`, or leave out the value", group)
 	case kind == descriptor.MatchCIDR:
 		network, err := descriptor.ParseCIDR(d.spec.Value)
 		if err != nil || !group.Wider(network) {
 			return true
 		}
-		d.group.Errorf("`group: %s` is wider than the network %s: all its addresses would share one counter; write `share_threshold: true`, or a longer prefix", group, network)
+		d.group.Errorf("`group: %s` is wider than the network %s: all its addresses would share one counter; write "+
+			"`share_threshold: true`, or a longer prefix", group, network)
 	default:
 		return true
 	}
@@ -103,7 +111,8 @@ func (d *descriptorReading) foldValues() bool {
 	for i, v := range d.spec.Values {
 		d.spec.Values[i] = descriptor.Fold(v)
 		if seen[d.spec.Values[i]] {
-			d.fold.Errorf("`fold_case`: %s is in `values` twice, in different cases of letters: write it once", yamlform.Quote(d.spec.Values[i]))
+			d.fold.Errorf("`fold_case`: %s is in `values` twice, in different cases of letters: write it once",
+				yamlform.Quote(d.spec.Values[i]))
 			return false
 		}
 		seen[d.spec.Values[i]] = true

@@ -19,16 +19,20 @@ const (
 	MaxHeaderOf    = 32   // names of limits
 )
 
-// ReservedHeaders are the headers that belong to a connection or describe a body. A rule file that set one could break the answer.
+// ReservedHeaders are the headers that belong to a connection or describe a body. A rule file that set one could break
+// the answer.
 var ReservedHeaders = []string{
-	"connection", "content-encoding", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+	"connection", "content-encoding", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te",
+	"trailer", "transfer-encoding", "upgrade",
 	"grpc-message", "grpc-status",
 }
 
-// ServiceHeaders are the headers that the service sends on its own. A header of the same name with another meaning would mislead clients.
+// ServiceHeaders are the headers that the service sends on its own. A header of the same name with another meaning
+// would mislead clients.
 var ServiceHeaders = []string{descriptor.DelayHeader, descriptor.DegradedHeader, descriptor.WarningHeader}
 
-// familyHeaders are the headers of each family, in the order of their bits. Operators may rename the headers of the first family.
+// familyHeaders are the headers of each family, in the order of their bits. Operators may rename the headers of the
+// first family.
 var familyHeaders = [][]string{
 	{"ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"},
 	{"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"},
@@ -40,9 +44,11 @@ var (
 	fieldNames = descriptor.HeaderFieldNames[1:] // without the name of FieldNone
 
 	headersType = yamlform.Type{Kind: yamlform.ListOf, Of: "header", Names: descriptor.HeaderFamilyNames}
-	headerName  = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9A-Za-z][0-9A-Za-z._-]*", Form: "letters, digits, `-`, `_` and `.`"}
+	headerName  = yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9A-Za-z][0-9A-Za-z._-]*",
+		Form: "letters, digits, `-`, `_` and `.`"}
 	headerValue = yamlform.Type{Kind: yamlform.Text, Form: "text, with placeholders",
-		Pattern: strings.ReplaceAll("#( *#)*", "#", `([!-z|~]|\{\{|\}\}|\{(`+strings.Join(fieldNames, "|")+`)\})`)} // printable, with no space at an end
+		// printable, with no space at an end
+		Pattern: strings.ReplaceAll("#( *#)*", "#", `([!-z|~]|\{\{|\}\}|\{(`+strings.Join(fieldNames, "|")+`)\})`)}
 
 	headerForm = yamlform.NewForm("header", "a header of your own", []yamlform.Field[headerReading]{
 		{Key: yamlform.Key{Name: "name", Type: headerName, Required: true, Extension: true,
@@ -52,7 +58,8 @@ var (
 			Doc: "the header's value. Placeholders: " + placeholders("and") + ". `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
-			Default: "as in other headers", Doc: "the `name` of the limit that it describes. Of several, it shows the one with the least left"},
+			Default: "as in other headers",
+			Doc:     "the `name` of the limit that it describes. Of several, it shows the one with the least left"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
 			Default: "both", Doc: "send it only if the request passes, or only if it is denied"},
@@ -89,11 +96,13 @@ func (h *headerReading) readName(v yamlform.Value) {
 	case name == "": // as if it were absent
 		h.bad = false
 	case !wholeName.MatchString(name):
-		v.Errorf("%s is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit", yamlform.Quote(name))
+		v.Errorf("%s is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit",
+			yamlform.Quote(name))
 	case len(name) > MaxHeaderName:
 		v.Errorf("a header's name has at most %d characters, this one has %d", MaxHeaderName, len(name))
 	case slices.Contains(ReservedHeaders, strings.ToLower(name)):
-		v.Errorf("%s belongs to the connection or the body of an answer, and a rule file must not set it: leave it out", yamlform.Quote(name))
+		v.Errorf("%s belongs to the connection or the body of an answer, and a rule file must not set it: leave it out",
+			yamlform.Quote(name))
 	case slices.Contains(ServiceHeaders, strings.ToLower(name)):
 		v.Errorf("the service sends %s itself, with another meaning: choose another name", yamlform.Quote(name))
 	default:
@@ -124,7 +133,8 @@ func (h *headerReading) readOf(v yamlform.Value) {
 		h.bad = true
 	}
 	if v.IsList() && v.Len() > MaxHeaderOf {
-		v.Errorf("`of` has %d names, %d are the most: give the limits that the header describes one name, or write two headers", v.Len(), MaxHeaderOf)
+		v.Errorf("`of` has %d names, %d are the most: give the limits that the header describes one name, or write "+
+			"two headers", v.Len(), MaxHeaderOf)
 		h.bad = true
 		return
 	}
@@ -155,11 +165,13 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 		return nil, fmt.Errorf("the header's value %s begins or ends with a space: leave it out", yamlform.Quote(text))
 	}
 	if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
-		return nil, fmt.Errorf("the header's value %s has a character that is not printable ASCII: leave it out", yamlform.Quote(text))
+		return nil, fmt.Errorf("the header's value %s has a character that is not printable ASCII: leave it out",
+			yamlform.Quote(text))
 	}
 	defer func() {
 		if n := longest(parts); err == nil && n > MaxHeaderSent {
-			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use fewer placeholders",
+			err = fmt.Errorf("the header's value can become %d characters long, %d are the most: {name} can have %d; use "+
+				"fewer placeholders",
 				n, MaxHeaderSent, descriptor.MaxNameInHeader)
 		}
 	}()
@@ -207,7 +219,8 @@ func longest(parts []descriptor.HeaderPart) (n int) {
 // readHeaders reads the headers of a domain. An empty list means none.
 func readHeaders(v yamlform.Value) *descriptor.Headers {
 	if !v.IsList() {
-		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none",
+		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, headers as `{name: NAME, value: "+
+			"VALUE}`, or `[]` for none",
 			v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
 		return nil
 	}
@@ -236,7 +249,8 @@ func readHeaders(v yamlform.Value) *descriptor.Headers {
 	for i := range h.Own {
 		for family, names := range familyHeaders {
 			if h.Families&(1<<family) != 0 && slices.Contains(names, strings.ToLower(h.Own[i].Name)) {
-				v.Errorf("`headers` has the family `%s`, which has a header %s too: leave out one of them", descriptor.HeaderFamilyNames[family], yamlform.Quote(h.Own[i].Name))
+				v.Errorf("`headers` has the family `%s`, which has a header %s too: leave out one of them",
+					descriptor.HeaderFamilyNames[family], yamlform.Quote(h.Own[i].Name))
 			}
 		}
 	}
@@ -256,15 +270,18 @@ func ownHeader(item yamlform.Value, all *descriptor.Headers) {
 	case len(h.header.Text) == 0:
 		item.Errorf("a header without a `value`: write `{name: NAME, value: VALUE}`")
 		return
-	case h.header.When == descriptor.HeaderPassed && slices.ContainsFunc(h.header.Text, func(p descriptor.HeaderPart) bool { return p.Field == descriptor.FieldRetryAfter }):
-		item.Errorf("`when: passed` and `{retry_after}`: a request that passes has none, so the header would never be sent; leave out one of them")
+	case h.header.When == descriptor.HeaderPassed && slices.ContainsFunc(h.header.Text,
+		func(p descriptor.HeaderPart) bool { return p.Field == descriptor.FieldRetryAfter }):
+		item.Errorf("`when: passed` and `{retry_after}`: a request that passes has none, so the header would never be " +
+			"sent; leave out one of them")
 		return
 	}
 	for i := range all.Own {
 		o := &all.Own[i]
 		meet := o.When == h.header.When || o.When == descriptor.HeaderAlways || h.header.When == descriptor.HeaderAlways
 		if meet && strings.EqualFold(o.Name, h.header.Name) && slices.Equal(o.Of, h.header.Of) {
-			item.Errorf("header %s twice in the same answer: leave out one, or give them different `when` or `of`", yamlform.Quote(o.Name))
+			item.Errorf("header %s twice in the same answer: leave out one, or give them different `when` or `of`",
+				yamlform.Quote(o.Name))
 			return
 		}
 	}

@@ -7,14 +7,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may stand below another
-// one, so a short file can ask for very many.
+// maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may stand
+// below another one, so a short file can ask for very many.
 const maxInherited = 1_000_000
 
-// inherit notes that a descriptor inherits. complete does it when the descriptor's siblings, and all that is above them, are known.
+// inherit notes that a descriptor inherits. complete does it when the descriptor's siblings, and all that is above
+// them, are known.
 func (r *ruleReader) inherit(d *descriptorReading) {
 	if d.spec.Level().Kind == descriptor.MatchAny {
-		d.inherit.Errorf("`inherit` needs a `value`: it takes from the descriptor with the same key and no value, and this is one")
+		d.inherit.Errorf("`inherit` needs a `value`: it takes from the descriptor with the same key and no value, and " +
+			"this is one")
 		return
 	}
 	if d.spec.Kind == 0 && descriptor.HasWildcard(d.spec.Key) {
@@ -39,8 +41,8 @@ func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 	r.rejectOtherWays(d)
 }
 
-// complete copies to each descriptor that inherits whatever it does not set itself. It works from the top down, so a descriptor
-// may inherit from one that is inherited itself.
+// complete copies to each descriptor that inherits whatever it does not set itself. It works from the top down, so a
+// descriptor may inherit from one that is inherited itself.
 func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	if len(r.inheriting) == 0 {
 		return
@@ -92,14 +94,16 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	case to.Rule == nil:
 		to.Rule = r.copyOf(from.Rule, h)
 		r.rejectReservedKeys(to, h)
-	case from.Rule != nil && from.Rule.Reservable() && !to.Rule.Reservable() && !r.unreserved[to.Position] && canReserve(to.Rule):
+	case from.Rule != nil && from.Rule.Reservable() && !to.Rule.Reservable() && !r.unreserved[to.Position] &&
+		canReserve(to.Rule):
 		reserve(to.Rule, from.Rule.Limits[0].Reservations)
 		r.rejectReservedKeys(to, h)
 	}
 	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost() == nil && notCounted(to.Rule) == "" {
 		to.Rule.SetHitCost(from.Rule.HitCost())
 	}
-	own := make(map[descriptor.Level]int) // by what is matched: a descriptor of to, or its last one with the value in a list
+	// by what is matched: a descriptor of to, or its last one with the value in a list
+	own := make(map[descriptor.Level]int)
 	for i := range to.Children {
 		identities(&to.Children[i], func(level descriptor.Level) { own[level] = i })
 	}
@@ -119,33 +123,40 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 			}
 			to.Children = append(to.Children, added)
 		case sameValues(to.Children[same].Values, child.Values):
-			if v, inherits := r.inheriting[child.Position]; inherits { // it has not done so yet: complete works from the top down
+			// it has not done so yet: complete works from the top down
+			if v, inherits := r.inheriting[child.Position]; inherits {
 				r.inheriting[to.Children[same].Position] = v
 			}
 			r.inheritFrom(&to.Children[same], child, h)
 		default:
-			h.asked.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write the same list, or a descriptor for each value",
-				yamlform.Quote(value), yamlform.Position(to.Children[same].Position).Near(), yamlform.Position(child.Position).Near())
+			h.asked.Errorf("`inherit`: %s is among the `values` %s, which differ from those it is inherited with, %s: write "+
+				"the same list, or a descriptor for each value",
+				yamlform.Quote(value), yamlform.Position(to.Children[same].Position).Near(),
+				yamlform.Position(child.Position).Near())
 			return
 		}
 	}
 }
 
-// sameCounting reports whether a descriptor groups values like the one that it inherits from, and leaves its value out of the
-// counter's key like that one. Without this, one caller would have several counters under what it inherits.
+// sameCounting reports whether a descriptor groups values like the one that it inherits from, and leaves its value out
+// of the counter's key like that one. Without this, one caller would have several counters under what it inherits.
 func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	kind := to.Level().Kind
 	one := kind == descriptor.MatchExact || kind == descriptor.MatchValues // each value is named, so there are few
 	where := func(s *descriptor.NodeSpec) string { return yamlform.Position(s.Position).Near() }
 	switch {
 	case from.FoldCase && !to.FoldCase && kind != descriptor.MatchCIDR:
-		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `fold_case: true`, and the one %s does not: write it there too, or the case of letters matters only in this value",
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `fold_case: true`, and the one %s does "+
+			"not: write it there too, or the case of letters matters only in this value",
 			where(from), where(to))
-	case from.Group != (descriptor.Group{}) && to.Group == (descriptor.Group{}) && !one && !to.ShareThreshold && !to.Condition:
-		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no `group`: write one there too, or each value of a group has a counter of its own",
+	case from.Group != (descriptor.Group{}) && to.Group == (descriptor.Group{}) && !one && !to.ShareThreshold &&
+		!to.Condition:
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `group: %s`, and the one %s has no "+
+			"`group`: write one there too, or each value of a group has a counter of its own",
 			where(from), from.Group, where(to))
 	case from.Condition && !to.Condition:
-		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `condition: true`, and the one %s does not: write it there too, or a customer for whom the condition changes starts from zero",
+		asked.Errorf("`inherit`: the descriptor that is inherited from, %s, has `condition: true`, and the one %s does "+
+			"not: write it there too, or a customer for whom the condition changes starts from zero",
 			where(from), where(to))
 	default:
 		return true
@@ -153,20 +164,23 @@ func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	return false
 }
 
-// rejectReservedKeys rejects levels below a descriptor whose keys name a reservation, now that the descriptor has reservations.
+// rejectReservedKeys rejects levels below a descriptor whose keys name a reservation, now that the descriptor has
+// reservations.
 func (r *ruleReader) rejectReservedKeys(s *descriptor.NodeSpec, h inheritance) {
 	if s.Rule == nil || !s.Rule.Reservable() {
 		return
 	}
 	for i := range s.Children {
 		if descriptor.ReservationEntry(s.Children[i].Key) {
-			h.asked.Errorf("`inherit`: the `reservations` that the descriptor takes, and the key `%s` %s below it: there it names a reservation and is not matched; use another key",
+			h.asked.Errorf("`inherit`: the `reservations` that the descriptor takes, and the key `%s` %s below it: there it "+
+				"names a reservation and is not matched; use another key",
 				s.Children[i].Key, yamlform.Position(s.Children[i].Position).Near())
 		}
 	}
 }
 
-// copyTree copies a descriptor and all below it: the descriptors that the copies belong to are completed each in its own way.
+// copyTree copies a descriptor and all below it: the descriptors that the copies belong to are completed each in its
+// own way.
 func (r *ruleReader) copyTree(s *descriptor.NodeSpec, h inheritance) descriptor.NodeSpec {
 	c := *s
 	c.Rule = r.copyOf(s.Rule, h)
@@ -223,7 +237,8 @@ func rejectPerCustomer(rule *descriptor.Rule, h inheritance) {
 func (r *ruleReader) countInherited(n int, v yamlform.Value) {
 	within := r.inherited <= maxInherited
 	if r.inherited += n; within && r.inherited > maxInherited {
-		v.Errorf("`inherit` makes more than %d descriptors, limits and costs of those in this file: let fewer descriptors inherit", maxInherited)
+		v.Errorf("`inherit` makes more than %d descriptors, limits and costs of those in this file: let fewer "+
+			"descriptors inherit", maxInherited)
 	}
 }
 

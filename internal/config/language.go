@@ -10,7 +10,8 @@ func Rules() yamlform.Language {
 	limit := limitForm.Map
 	limit.What = "a limit"
 	return yamlform.Language{Maps: []*yamlform.Map{
-		&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map, &reservationsForm.Map, &limit,
+		&fileForm.Map, &descriptorForm.Map, &headerForm.Map, &quotaBucketsForm.Map, &overridableForm.Map,
+		&reservationsForm.Map, &limit,
 		&scaleForm.Map, &regionsForm.Map, &classesForm.Map, &activeForm.Map, &replacesForm.Map,
 	}}
 }
@@ -63,7 +64,8 @@ func CountingKeys() []string {
 	return names
 }
 
-// Matchers returns the keys of a descriptor that determine how values are matched. A descriptor has at most one of them.
+// Matchers returns the keys of a descriptor that determine how values are matched. A descriptor has at most one of
+// them.
 func Matchers() map[string]descriptor.MatchKind {
 	kinds := make(map[string]descriptor.MatchKind)
 	for i := range descriptorRows {

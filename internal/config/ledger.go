@@ -42,7 +42,8 @@ func (l *ledger) admit(s *source) []*yamlform.Error {
 		within.add(d)
 		if l.alone && d.AcrossRegions {
 			errs = append(errs, yamlform.Position(d.Position).Errorf(
-				"domain %s has limits with `regions`, which only the service holds across regions: ask the service (package client), or remove `regions`", yamlform.Quote(d.Name)))
+				"domain %s has limits with `regions`, which only the service holds across regions: ask the service (package "+
+					"client), or remove `regions`", yamlform.Quote(d.Name)))
 		}
 		errs = append(errs, l.conflicts(d)...)
 	}
@@ -63,7 +64,8 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	}
 	if !l.merge {
 		return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
-			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", yamlform.Quote(d.Name), where(c.specs[0].Position))}
+			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", yamlform.Quote(d.Name),
+			where(c.specs[0].Position))}
 	}
 	if c.roots == nil {
 		c.roots = make(map[descriptor.Level]descriptor.Position)
@@ -99,13 +101,14 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 	return append(append(errs, c.otherRegions(d)...), c.otherWays(d)...)
 }
 
-// otherRegions returns an error if one file of a domain has `regions` and another has not. Its value was given to the limits when
-// their file was read, so each file of a domain has to say it.
+// otherRegions returns an error if one file of a domain has `regions` and another has not. Its value was given to the
+// limits when their file was read, so each file of a domain has to say it.
 func (c *claim) otherRegions(d *descriptor.DomainSpec) []*yamlform.Error {
 	for _, first := range c.specs {
 		if (first.Regions == nil) != (d.Regions == nil) {
 			return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
-				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits of its own file",
+				"only one of the files of domain %s has `regions`, the other is at %s: say it in both, it holds for the limits "+
+					"of its own file",
 				yamlform.Quote(d.Name), where(first.Position))}
 		}
 	}
@@ -148,8 +151,8 @@ func where(p descriptor.Position) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// compile builds the tree of all admitted domains. The tree contains copies, because an unchanged file is also part of the
-// next tree.
+// compile builds the tree of all admitted domains. The tree contains copies, because an unchanged file is also part of
+// the next tree.
 func (l *ledger) compile() (*descriptor.Tree, error) {
 	domains := make([]descriptor.DomainSpec, 0, len(l.order))
 	for _, c := range l.order {

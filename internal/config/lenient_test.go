@@ -36,8 +36,8 @@ func said(tree *descriptor.Tree) []string {
 	return all
 }
 
-// The lenient reader makes the same rules of each text as envoyproxy/ratelimit. A strict reader rejects it, and both give the
-// position.
+// The lenient reader makes the same rules of each text as envoyproxy/ratelimit. A strict reader rejects it, and both
+// give the position.
 func TestLenientReadsAsTheReference(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	deep := strings.Repeat("{a: ", 33) + "1" + strings.Repeat("}", 33)

@@ -26,7 +26,8 @@ type limitRow struct {
 
 // limitRows are the keys of a rate limit.
 var limitRows = []limitRow{
-	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames, AnyCase: true}, Required: true,
+	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames,
+		AnyCase: true}, Required: true,
 		Doc: "the window. A month has 30 days and a year 365, except with `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT`"},
 		unlimited: true, // not allowed there either, with an error of its own
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -77,12 +78,14 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ": how many requests may run at the same time. Replaces `unit` and `requests_per_unit`"},
+		Doc: "for " + algorithms(descriptor.Concurrency) +
+			": how many requests may run at the same time. Replaces `unit` and `requests_per_unit`"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
 	{Key: yamlform.Key{Name: "ttl", Type: durationType, Extension: true,
-		Doc: "for " + algorithms(descriptor.Concurrency) + ", required: when a request that has not ended stops counting. 1s to 24h, in whole seconds"},
+		Doc: "for " + algorithms(descriptor.Concurrency) +
+			", required: when a request that has not ended stops counting. 1s to 24h, in whole seconds"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -96,12 +99,15 @@ var limitRows = []limitRow{
 			return ttl > 0
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(0), Extension: true,
-		Default: "`requests_per_unit`", Doc: "for " + algorithms(descriptor.TokenBucket) + ": how many tokens the bucket holds, at least 1. For " + algorithms(descriptor.LeakyBucket) + ": how many requests may wait"},
+		Default: "`requests_per_unit`", Doc: "for " + algorithms(descriptor.TokenBucket) +
+			": how many tokens the bucket holds, at least 1. For " + algorithms(descriptor.LeakyBucket) +
+			": how many requests may wait"},
 		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
-		Default: "`greedy`", Doc: "for " + algorithms(descriptor.TokenBucket) + ": `greedy` refills continuously, `interval` adds `requests_per_unit` tokens at the start of each window"},
+		Default: "`greedy`", Doc: "for " + algorithms(descriptor.TokenBucket) +
+			": `greedy` refills continuously, `interval` adds `requests_per_unit` tokens at the start of each window"},
 		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -110,7 +116,9 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "align", Type: yamlform.OneOf("clock", "first_hit"), Extension: true,
-		Default: "`clock`", Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " + algorithms(descriptor.TokenBucket) + " with `refill: interval`: windows start on the clock, or with a counter's first hit"},
+		Default: "`clock`", Doc: "for " + algorithms(descriptor.FixedWindow) + ", and for " +
+			algorithms(descriptor.TokenBucket) +
+			" with `refill: interval`: windows start on the clock, or with a counter's first hit"},
 		appliesTo:     descriptor.SettingAlign,
 		appliesToText: "`fixed_window`, or `token_bucket` with `refill: interval`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -118,8 +126,10 @@ var limitRows = []limitRow{
 			l.limit.FirstHit = i == 1
 			return ok
 		}},
-	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*", Form: "a time zone of the IANA database"}, Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " of a day or longer, without `first_hit`: windows follow this zone's days and real months"},
+	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*",
+		Form: "a time zone of the IANA database"}, Extension: true,
+		Doc: "for " + algorithms(descriptor.FixedWindow) +
+			" of a day or longer, without `first_hit`: windows follow this zone's days and real months"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -140,7 +150,8 @@ var limitRows = []limitRow{
 		appliesTo:     descriptor.SettingPrecision,
 		appliesToText: "`sliding_window`",
 		read:          readNumber(func(l *limitReading) *uint32 { return &l.limit.Precision })},
-	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1, Word: "all"}, Extension: true,
+	{Key: yamlform.Key{Name: "nodelay", Type: yamlform.Type{Kind: yamlform.Number, Most: descriptor.NoDelayAll - 1,
+		Word: "all"}, Extension: true,
 		Default: "0", Doc: "for " + algorithms(descriptor.LeakyBucket) + ": how many waiting requests pass without delay"},
 		appliesTo:     descriptor.SettingNoDelay,
 		appliesToText: "`leaky_bucket`",
@@ -154,7 +165,8 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas take hits from Redis, or from the home region, in batches, and decide without a round trip. The limit still holds"},
+		Doc: "replicas take hits from Redis, or from the home region, in batches, and decide without a round trip. The " +
+			"limit still holds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
@@ -179,7 +191,8 @@ var limitRows = []limitRow{
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
-		Doc: "for " + algorithms(descriptor.FixedWindow) + " without `first_hit`: guarantees parts of the limit to classes of customers"},
+		Doc: "for " + algorithms(descriptor.FixedWindow) +
+			" without `first_hit`: guarantees parts of the limit to classes of customers"},
 		appliesTo:     descriptor.SettingClasses,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -244,7 +257,8 @@ var (
 	listedLimitForm = yamlform.NewForm("limit", "an entry of `rate_limits`", limitFields()...)
 
 	replacesForm = yamlform.NewForm("replaces", "an entry of `replaces`", yamlform.Field[replacedLimit]{
-		Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Doc: "the `name` of another limit"},
+		Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text}, Required: true,
+			Doc: "the `name` of another limit"},
 		Read: func(p *replacedLimit, v yamlform.Value) {
 			name, ok := v.Text()
 			p.name, p.bad, p.at = name, !ok, v.Position()
@@ -341,7 +355,8 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	switch {
 	case !v.IsList():
-		v.Errorf("`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one", v.What())
+		v.Errorf("`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one",
+			v.What())
 		return nil
 	case v.Len() == 0:
 		v.Errorf("`rate_limits` is empty: write a limit, or leave it out")
@@ -364,7 +379,8 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 		name := l.limit.Name
 		switch {
 		case l.unlimited:
-			l.at("unlimited").Errorf("`unlimited: true` among limits: write `rate_limit: {unlimited: true}` instead of `rate_limits`")
+			l.at("unlimited").Errorf("`unlimited: true` among limits: write `rate_limit: {unlimited: true}` instead of " +
+				"`rate_limits`")
 			continue
 		case name == "":
 			if !l.bad {
@@ -377,14 +393,16 @@ func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 		if !l.bad {
 			for i := range rule.Limits {
 				if other := &rule.Limits[i]; l.limit.SameCounter(other) {
-					item.Errorf("the limits %s and %s have the same algorithm and window, so they would be one counter: change one of them, or keep the smaller one; to try one of them out, write `shadow: true` in it",
+					item.Errorf("the limits %s and %s have the same algorithm and window, so they would be one counter: change one "+
+						"of them, or keep the smaller one; to try one of them out, write `shadow: true` in it",
 						yamlform.Quote(other.Name), yamlform.Quote(name))
 					break
 				}
 			}
 		}
 		names = append(names, name)
-		rule.Limits, active, scales, classes = append(rule.Limits, l.limit), append(active, l.active), append(scales, l.scale), append(classes, l.classes)
+		rule.Limits, active, scales, classes = append(rule.Limits, l.limit), append(active, l.active),
+			append(scales, l.scale), append(classes, l.classes)
 	}
 	if slices.ContainsFunc(active, func(a *descriptor.Active) bool { return a != nil }) {
 		rule.Schedule = &descriptor.Schedule{Active: active}
@@ -446,7 +464,8 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 		if form == limitForm {
 			or = ", or `unlimited: true`"
 		}
-		v.Errorf("%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", form.What, yamlform.List(descriptor.UnitNames, "or"), or)
+		v.Errorf("%s without a `unit`: write `unit` (%s) and `requests_per_unit`%s", form.What,
+			yamlform.List(descriptor.UnitNames, "or"), or)
 		return false
 	case !l.bad:
 		l.bad = !l.check(v)
@@ -462,7 +481,8 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 		switch {
 		case !l.has(row.Name) || row.inFlight() || row.Name == "lease" && !l.limit.Lease:
 		case row.Name == "lease":
-			l.at(row.Name).Errorf("`lease` cannot be used with `concurrency`: a place that is taken in advance stands for no request")
+			l.at(row.Name).Errorf("`lease` cannot be used with `concurrency`: a place that is taken in advance stands " +
+				"for no request")
 			ok = false
 		default:
 			l.at(row.Name).Errorf("`%s` cannot be used with `concurrency`: it has `max_in_flight` and `ttl`", row.Name)
@@ -471,7 +491,8 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 	}
 	for _, key := range []string{"max_in_flight", "ttl"} {
 		if ok && !l.has(key) {
-			at.Errorf("`algorithm: concurrency` without `%s`: write `max_in_flight` (how many places) and `ttl` (after how long a lost one is free again, such as `5m`)", key)
+			at.Errorf("`algorithm: concurrency` without `%s`: write `max_in_flight` (how many places) and `ttl` (after how "+
+				"long a lost one is free again, such as `5m`)", key)
 			return false
 		}
 	}
@@ -487,12 +508,13 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 
 // inFlight reports whether a concurrency limit may have the key.
 func (row *limitRow) inFlight() bool {
-	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" || row.Name == "replaces" || row.Name == "unlimited" ||
+	return row.appliesTo == descriptor.SettingInFlight || row.Name == "algorithm" || row.Name == "name" ||
+		row.Name == "replaces" || row.Name == "unlimited" ||
 		row.Name == "warn_at" || row.Name == "regions" || slices.Contains(enforcementKeys, row.Name)
 }
 
-// check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the limit's
-// map.
+// check reports whether the keys of a limit fit together, and fills in its defaults and its arithmetic. at is the
+// limit's map.
 func (l *limitReading) check(at yamlform.Value) bool {
 	ok := true
 	reject := func(key, format string, args ...any) {
@@ -535,7 +557,8 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	switch {
 	case limit.Penalty == nil:
 	case limit.Lease:
-		reject("lease", "`lease` and `penalty`: a penalty begins with a denial, and only the store sees every denial; leave out one of them")
+		reject("lease",
+			"`lease` and `penalty`: a penalty begins with a denial, and only the store sees every denial; leave out one of them")
 	case limit.Enforcement == descriptor.EnforcedSoftly:
 		reject("soft", "`soft` and `penalty`: a soft limit denies nothing; leave out one of them")
 	}
@@ -558,8 +581,8 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	return l.checkScale()
 }
 
-// cannotCount records that a limit cannot be counted, at the position of the key that the error names. If that key is absent,
-// its default comes from requests_per_unit, so the error is there.
+// cannotCount records that a limit cannot be counted, at the position of the key that the error names. If that key is
+// absent, its default comes from requests_per_unit, so the error is there.
 func (l *limitReading) cannotCount(at yamlform.Value, err error) {
 	var wrong *descriptor.LimitError
 	if !errors.As(err, &wrong) {

@@ -165,8 +165,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// badLimits are limits, in braces on one line, with their errors: the column within the braces, from 1, and the message.
-// There are no other errors.
+// badLimits are limits, in braces on one line, with their errors: the column within the braces, from 1, and the
+// message. There are no other errors.
 var badLimits = []struct {
 	limit string
 	wants []string
@@ -425,8 +425,8 @@ func TestDomainSettings(t *testing.T) {
 	}
 }
 
-// BenchmarkCompilePatterns measures the loading of a long list of values, of many networks and of many wildcards. They should
-// load as fast as other rules.
+// BenchmarkCompilePatterns measures the loading of a long list of values, of many networks and of many wildcards. They
+// should load as fast as other rules.
 func BenchmarkCompilePatterns(b *testing.B) {
 	var values, networks, wildcards strings.Builder
 	values.WriteString("domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: day}\n    values:\n")

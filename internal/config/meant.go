@@ -9,7 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// meant returns what to write instead of a key of another program or in another form: `limit: {...}`, `per: minute`, `plan: gold`.
+// meant returns what to write instead of a key of another program or in another form: `limit: {...}`, `per: minute`,
+// `plan: gold`.
 func meant(m *yamlform.Map, in yamlform.Value, key string, value yamlform.Value) string {
 	inDescriptor := m == &descriptorForm.Map
 	switch {
@@ -23,18 +24,21 @@ func meant(m *yamlform.Map, in yamlform.Value, key string, value yamlform.Value)
 		}
 		return "did you mean `unit`?"
 	case inDescriptor && value.IsScalar() && !value.IsNull() && !in.Has("key"):
-		return fmt.Sprintf("an entry of the request is `key: %s` and `value: %s`", yamlform.Clip(key), yamlform.Quote(value.Written()))
+		return fmt.Sprintf("an entry of the request is `key: %s` and `value: %s`", yamlform.Clip(key),
+			yamlform.Quote(value.Written()))
 	}
 	return ""
 }
 
 // unitsByLetter are the units of durations such as 15m.
 var unitsByLetter = map[string]descriptor.Unit{
-	"ms": descriptor.Millisecond, "s": descriptor.Second, "sec": descriptor.Second, "m": descriptor.Minute, "min": descriptor.Minute,
-	"h": descriptor.Hour, "d": descriptor.Day, "w": descriptor.Week,
+	"ms": descriptor.Millisecond, "s": descriptor.Second, "sec": descriptor.Second, "m": descriptor.Minute,
+	"min": descriptor.Minute,
+	"h":   descriptor.Hour, "d": descriptor.Day, "w": descriptor.Week,
 }
 
-// unknownUnit is a message about a unit that does not exist. A duration, such as 15m or 15 minutes, is a unit and its multiplier.
+// unknownUnit is a message about a unit that does not exist. A duration, such as 15m or 15 minutes, is a unit and its
+// multiplier.
 func unknownUnit(text string) string {
 	number := text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
 	word := strings.ToLower(strings.TrimSpace(text[len(number):]))
@@ -49,5 +53,6 @@ func unknownUnit(text string) string {
 	if n <= 1 {
 		return fmt.Sprintf("unknown unit %s: did you mean `%s`?", yamlform.Quote(text), unit)
 	}
-	return fmt.Sprintf("unknown unit %s: did you mean `unit: %s` and `unit_multiplier: %d`?", yamlform.Quote(text), unit, n)
+	return fmt.Sprintf("unknown unit %s: did you mean `unit: %s` and `unit_multiplier: %d`?", yamlform.Quote(text), unit,
+		n)
 }

@@ -81,7 +81,8 @@ func (m *metrics) families() []metric.Family {
 	}
 	return []metric.Family{
 		{
-			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource; state: loaded, stale or rejected.", Labels: []string{"file", "state"},
+			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource; state: loaded, stale or rejected.",
+			Labels: []string{"file", "state"},
 			Levels: func(emit metric.Emit) {
 				for _, f := range now().files {
 					if !utf8.ValidString(f.Name) {
@@ -92,7 +93,8 @@ func (m *metrics) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_rule_reloads_total", Help: "Reloads of changed rules; result: success or error (in any file or resource).", Labels: []string{"result"},
+			Name: "ratelimitd_rule_reloads_total",
+			Help: "Reloads of changed rules; result: success or error (in any file or resource).", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(m.succeeded.Load()), "success")
 				emit(float64(m.failed.Load()), "error")
@@ -101,14 +103,16 @@ func (m *metrics) families() []metric.Family {
 		metric.Gauge("ratelimitd_rules", "Active rules.", func() int { return now().rules }),
 		{
 			Name: "ratelimitd_rules_gone", Labels: []string{"rules"},
-			Help: "1 while the directory or xDS server that had rules has none; rules: kept (the earlier rules stay active) or removed.",
+			Help: "1 while the directory or xDS server that had rules has none; rules: kept (the earlier rules stay active) " +
+				"or removed.",
 			Levels: func(emit metric.Emit) {
 				gone := m.gone.Load()
 				emit(metric.Bool(gone == goneStays), "kept")
 				emit(metric.Bool(gone == goneRemoved), "removed")
 			},
 		},
-		metric.Gauge("ratelimitd_rules_checksum", "Checksum of the active rules, equal in replicas with the same rules; 0: no rules.",
+		metric.Gauge("ratelimitd_rules_checksum",
+			"Checksum of the active rules, equal in replicas with the same rules; 0: no rules.",
 			func() uint64 { return now().checksum }),
 		{
 			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload last took effect, Unix time.",

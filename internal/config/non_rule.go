@@ -10,11 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Some files in a rule directory usually have no rules: notes, tests of rules, backups of editors. But envoyproxy/ratelimit reads every
-// file, so a file that it enforces must not be skipped only because of its name. A file with such a name is a rule file if it
-// has a domain. The log names every skipped file.
+// Some files in a rule directory usually have no rules: notes, tests of rules, backups of editors. But
+// envoyproxy/ratelimit reads every file, so a file that it enforces must not be skipped only because of its name. A
+// file with such a name is a rule file if it has a domain. The log names every skipped file.
 
-// nonRule is the reason why a file may have no rules, judging by its name only. The zero value stands for a rule file's name.
+// nonRule is the reason why a file may have no rules, judging by its name only. The zero value stands for a rule file's
+// name.
 type nonRule string
 
 const (

@@ -9,9 +9,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A level with `condition: true` is no part of a counter's key, so rules with different conditions can share counters: two plans of one
-// customer. They may differ in numbers, costs and names. What decides how a counter is kept must be the same: stores, leases and regions
-// know a counter by its key, and find there what any of its rules has left.
+// A level with `condition: true` is no part of a counter's key, so rules with different conditions can share counters:
+// two plans of one customer. They may differ in numbers, costs and names. What decides how a counter is kept must be
+// the same: stores, leases and regions know a counter by its key, and find there what any of its rules has left.
 
 // conditional is a limit of a rule that has a condition.
 type conditional struct {
@@ -21,7 +21,8 @@ type conditional struct {
 	keys  string // of the levels
 }
 
-// conditionals returns the limits of a domain whose counters other rules of the domain may use, and whether a level has a key with a star.
+// conditionals returns the limits of a domain whose counters other rules of the domain may use, and whether a level has
+// a key with a star.
 func conditionals(d *descriptor.DomainSpec) (all []conditional, starred bool) {
 	var path []*descriptor.NodeSpec
 	var below func(specs []descriptor.NodeSpec, condition bool)
@@ -52,8 +53,8 @@ func conditionals(d *descriptor.DomainSpec) (all []conditional, starred bool) {
 	return all, starred
 }
 
-// otherWays returns an error for each rule of a domain that shares a counter with an earlier rule of it and keeps the counter in another way.
-// A key with a star can match any other key.
+// otherWays returns an error for each rule of a domain that shares a counter with an earlier rule of it and keeps the
+// counter in another way. A key with a star can match any other key.
 func otherWays(all []conditional, starred bool) (errs []*yamlform.Error) {
 	first := make(map[string]*conditional)
 	for i := range all {
@@ -71,7 +72,8 @@ func otherWays(all []conditional, starred bool) (errs []*yamlform.Error) {
 		for _, way := range ways {
 			if here, there := way.of(c), way.of(other); here != there {
 				errs = append(errs, yamlform.Position(c.rule.Position).Errorf(
-					"this rule and the one at %s use the same counters, because `condition: true` leaves a level out of them, but they have different `%s`: give both the same, or remove `condition`, so that each has its own counters",
+					"this rule and the one at %s use the same counters, because `condition: true` leaves a level out of them, but "+
+						"they have different `%s`: give both the same, or remove `condition`, so that each has its own counters",
 					where(other.rule.Position), way.key))
 				break
 			}
@@ -104,7 +106,8 @@ func (r *ruleReader) rejectOtherWays(d *descriptor.DomainSpec) {
 	}
 }
 
-// otherWays returns an error for each rule of another file that shares a counter with a rule of the domain and keeps it in another way.
+// otherWays returns an error for each rule of another file that shares a counter with a rule of the domain and keeps it
+// in another way.
 func (c *claim) otherWays(d *descriptor.DomainSpec) []*yamlform.Error {
 	here, starred := conditionals(d)
 	if len(here) == 0 {
@@ -115,5 +118,6 @@ func (c *claim) otherWays(d *descriptor.DomainSpec) []*yamlform.Error {
 		more, star := conditionals(s)
 		all, starred = append(all, more...), starred || star
 	}
-	return slices.DeleteFunc(otherWays(append(all, here...), starred), func(e *yamlform.Error) bool { return e.File != d.Position.File })
+	return slices.DeleteFunc(otherWays(append(all, here...), starred),
+		func(e *yamlform.Error) bool { return e.File != d.Position.File })
 }

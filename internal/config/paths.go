@@ -11,8 +11,8 @@ import (
 
 const maxLinks = 40 // symbolic links on the path to one file, as in Linux
 
-// Seen gets what a look at a directory depends on. A change there could make the next look find something else. It gets a directory before
-// the look reads it, so that no later change is missed.
+// Seen gets what a look at a directory depends on. A change there could make the next look find something else. It gets
+// a directory before the look reads it, so that no later change is missed.
 type Seen interface {
 	Folder(dir string)     // every name in a directory matters
 	Name(dir, name string) // one name in a directory matters
@@ -25,8 +25,8 @@ func (unseen) Folder(string) {}
 
 func (unseen) Name(string, string) {}
 
-// resolve follows all symbolic links of a path, like filepath.EvalSymlinks. seen gets every name on the way, and a name that does not
-// exist yet.
+// resolve follows all symbolic links of a path, like filepath.EvalSymlinks. seen gets every name on the way, and a name
+// that does not exist yet.
 func resolve(path string, seen Seen) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

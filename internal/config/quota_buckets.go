@@ -7,7 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// MaxBucketOrder is the most keys that the `order` of `quota_buckets` may have. Descriptors have at most as many levels.
+// MaxBucketOrder is the most keys that the `order` of `quota_buckets` may have. Descriptors have at most as many
+// levels.
 const MaxBucketOrder = yamlform.MaxLevels
 
 // quotaBucketsForm is the map of `quota_buckets`.
@@ -38,7 +39,8 @@ func readBucketOrder(v yamlform.Value) (order []string) {
 		v.Errorf("`order` is empty: write keys of bucket ids, such as `[plan, user]`, or leave it out")
 		return nil
 	case v.Len() > MaxBucketOrder:
-		v.Errorf("`order` has %d keys, %d are the most, because rules have no more levels: leave out the others", v.Len(), MaxBucketOrder)
+		v.Errorf("`order` has %d keys, %d are the most, because rules have no more levels: leave out the others", v.Len(),
+			MaxBucketOrder)
 		return nil
 	}
 	for item := range v.Items() {
@@ -48,7 +50,8 @@ func readBucketOrder(v yamlform.Value) (order []string) {
 		case key == "":
 			item.Errorf("an empty text in `order`: write a key of bucket ids, or leave it out")
 		case descriptor.HasWildcard(key):
-			item.Errorf("`order` names keys exactly, a * in them is no wildcard: write each key, or leave %s out: keys that are not named follow", yamlform.Quote(key))
+			item.Errorf("`order` names keys exactly, a * in them is no wildcard: write each key, or leave %s out: keys that "+
+				"are not named follow", yamlform.Quote(key))
 		case slices.Contains(order, key):
 			item.Errorf("%s twice in `order`: leave out one of them", yamlform.Quote(key))
 		default:

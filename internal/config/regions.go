@@ -13,11 +13,14 @@ var regionModes = []string{"regional", "eventual"}
 
 // regionsForm is the map of `regions`, of a limit and of a domain.
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
-	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern, Form: "the name of a region in lower case, such as eu or us-west-2, or `hash`"}, Extension: true,
-		Doc: "the region that counts for all, as named in `RATELIMITD_REGIONS`. `hash`: a hash of the counter's key chooses it"},
+	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern,
+		Form: "the name of a region in lower case, such as eu or us-west-2, or `hash`"}, Extension: true,
+		Doc: "the region that counts for all, as named in `RATELIMITD_REGIONS`. `hash`: a hash of the counter's " +
+			"key chooses it"},
 		Read: func(r *regionsReading, v yamlform.Value) { r.regions.Home, _ = v.Text(); r.home = v }},
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(regionModes...), Extension: true,
-		Doc: "`eventual`: each region also counts the hits that others report. `regional`: each region counts on its own, whatever the domain says"},
+		Doc: "`eventual`: each region also counts the hits that others report. `regional`: each region counts on its own, " +
+			"whatever the domain says"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			if i, ok := v.Choice(); ok && regionModes[i] == "eventual" {
 				r.regions.Mode = descriptor.Eventual
@@ -42,15 +45,18 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	case !read || unknown:
 		return nil
 	case r.home.Given() && r.mode.Given():
-		r.home.Errorf("`home` and `mode`: with a home, one region counts for all, and there is no mode; leave one of them out")
+		r.home.Errorf("`home` and `mode`: with a home, one region counts for all, and there is no mode; leave one " +
+			"of them out")
 		return nil
 	case !r.home.Given() && !r.mode.Given():
-		v.Errorf("`regions` without a `home`: write `regions: {home: eu}` with the name of the region that counts, or `regions: {mode: eventual}`")
+		v.Errorf("`regions` without a `home`: write `regions: {home: eu}` with the name of the region that counts, or " +
+			"`regions: {mode: eventual}`")
 		return nil
 	case !r.home.Given():
 		return &r.regions
 	case !descriptor.ValidRegion(r.regions.Home):
-		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, or hash; this is %s", yamlform.Quote(r.regions.Home))
+		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, or hash; this is %s",
+			yamlform.Quote(r.regions.Home))
 		return nil
 	}
 	if r.regions.Mode = descriptor.AtHome; r.regions.Home == descriptor.HashHome {
@@ -59,8 +65,8 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	return &r.regions
 }
 
-// applyRegions gives the domain's `regions` to the limits that say nothing, and rejects what cannot hold across regions. An earlier
-// step has copied what is inherited.
+// applyRegions gives the domain's `regions` to the limits that say nothing, and rejects what cannot hold across
+// regions. An earlier step has copied what is inherited.
 func (r *ruleReader) applyRegions(d *descriptor.DomainSpec) { r.applyRegionsBelow(d, d.Children) }
 
 func (r *ruleReader) applyRegionsBelow(d *descriptor.DomainSpec, specs []descriptor.NodeSpec) {
@@ -102,8 +108,10 @@ func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainS
 			penalty.Regions, l.Penalty = l.Regions, &penalty
 		}
 	}
-	if i := slices.IndexFunc(rule.Limits, func(l descriptor.Limit) bool { return l.Regions.String() != rule.Limits[0].Regions.String() }); i > 0 {
-		r.ErrorAt(yamlform.Position(rule.Position), "the limits %s and %s have different `regions`: give all limits of a rule the same, or write a descriptor for each",
+	if i := slices.IndexFunc(rule.Limits,
+		func(l descriptor.Limit) bool { return l.Regions.String() != rule.Limits[0].Regions.String() }); i > 0 {
+		r.ErrorAt(yamlform.Position(rule.Position),
+			"the limits %s and %s have different `regions`: give all limits of a rule the same, or write a descriptor for each",
 			yamlform.Quote(rule.Limits[0].Name), yamlform.Quote(rule.Limits[i].Name))
 	}
 }
@@ -116,11 +124,13 @@ func notAcrossRegions(d *descriptor.DomainSpec, l *descriptor.Limit) string {
 	case l.Algorithm == descriptor.Concurrency:
 		return "`algorithm: concurrency`: places are counted in one region only"
 	case l.Algorithm == descriptor.LeakyBucket && l.NoDelay != descriptor.NoDelayAll:
-		return "a `leaky_bucket` in which requests wait: the trip to another region is longer than their turn; use `token_bucket` or `nodelay: all`"
+		return "a `leaky_bucket` in which requests wait: the trip to another region is longer than their turn; use " +
+			"`token_bucket` or `nodelay: all`"
 	case l.Reservations != nil:
 		return "`reservations`: they are kept in one region only; leave out one of them"
 	case l.Lease && !windowed(l):
-		return "`lease: true` without a window on which all regions agree: use `home` with `fixed_window` or `sliding_window`, or leave out `lease`"
+		return "`lease: true` without a window on which all regions agree: use `home` with `fixed_window` or " +
+			"`sliding_window`, or leave out `lease`"
 	case l.Regions.Mode == descriptor.Eventual:
 		return notEventual(l)
 	default:
@@ -130,7 +140,8 @@ func notAcrossRegions(d *descriptor.DomainSpec, l *descriptor.Limit) string {
 
 // windowed reports whether permits of a limit can be taken from its home: they live until a window ends.
 func windowed(l *descriptor.Limit) bool {
-	return l.Regions.Mode == descriptor.AtHome && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingWindow)
+	return l.Regions.Mode == descriptor.AtHome && (l.Algorithm == descriptor.FixedWindow ||
+		l.Algorithm == descriptor.SlidingWindow)
 }
 
 // notEventual returns why the counts of several regions cannot be added up.
@@ -145,7 +156,8 @@ func notEventual(l *descriptor.Limit) string {
 	case l.CountDenied == descriptor.DeniedCount:
 		return "`count_denied: true`: each region would count what it denies because of the others; use `home`"
 	case l.Algorithm != descriptor.FixedWindow && l.Algorithm != descriptor.SlidingWindow || l.FirstHit:
-		return "anything but a `fixed_window` on the clock or a `sliding_window`: counts of other kinds cannot be added up; use `home`"
+		return "anything but a `fixed_window` on the clock or a `sliding_window`: counts of other kinds cannot be added " +
+			"up; use `home`"
 	default:
 		return ""
 	}

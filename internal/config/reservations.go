@@ -17,7 +17,8 @@ const (
 )
 
 // durationType is a duration as Go writes it, without a sign or a fraction.
-var durationType = yamlform.Type{Kind: yamlform.Text, Pattern: "([0-9]+(ms|s|m|h))+", Form: "a duration such as 30s or 5m"}
+var durationType = yamlform.Type{Kind: yamlform.Text, Pattern: "([0-9]+(ms|s|m|h))+",
+	Form: "a duration such as 30s or 5m"}
 
 // reservationReading is the `reservations` of a descriptor while its map is being read.
 type reservationReading struct {
@@ -55,7 +56,9 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 			}
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
-		Default: "`charge`", Doc: "without a commit, `charge` counts the reservation as used. `release` returns hits that were not reported as used"},
+		Default: "`charge`",
+		Doc: "without a commit, `charge` counts the reservation as used. `release` returns hits that were not " +
+			"reported as used"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1
@@ -111,7 +114,9 @@ func (d *descriptorReading) checkReservations() {
 			break
 		}
 		if key := d.spec.Children[i].Key; descriptor.ReservationEntry(key) {
-			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position), "the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use another key",
+			d.r.ErrorAt(yamlform.Position(d.spec.Children[i].Position),
+				"the key `%s` below a descriptor with `reservations`: there it names a reservation and is not matched; use "+
+					"another key",
 				key)
 		}
 	}
@@ -132,13 +137,16 @@ func (d *descriptorReading) checkReservations() {
 func notReservable(l *descriptor.Limit) string {
 	switch {
 	case l.Algorithm == descriptor.LeakyBucket:
-		return "`algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; use `token_bucket`"
+		return "`algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; " +
+			"use `token_bucket`"
 	case l.Scheduled:
 		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
 	case l.Penalty != nil:
-		return "`penalty`: a reservation that does not fit is not abuse, because its client may ask for less; leave out one of them"
+		return "`penalty`: a reservation that does not fit is not abuse, because its client may ask for less; leave out " +
+			"one of them"
 	case l.Algorithm == descriptor.SharedWindow:
-		return "`classes`: a reservation that ends would give back hits of another class; write this limit in a descriptor of its own"
+		return "`classes`: a reservation that ends would give back hits of another class; write this limit in a " +
+			"descriptor of its own"
 	case l.Lease:
 		return "`lease: true`: all replicas must know at once what is held; leave out `lease`"
 	case l.CountDenied == descriptor.DeniedCount:
@@ -150,7 +158,8 @@ func notReservable(l *descriptor.Limit) string {
 
 // canReserve reports whether hits can be reserved under all limits of a rule.
 func canReserve(rule *descriptor.Rule) bool {
-	return len(rule.Limits) > 0 && !slices.ContainsFunc(rule.Limits, func(l descriptor.Limit) bool { return notReservable(&l) != "" })
+	return len(rule.Limits) > 0 && !slices.ContainsFunc(rule.Limits,
+		func(l descriptor.Limit) bool { return notReservable(&l) != "" })
 }
 
 // applyTo gives the reservations to all limits of a rule.
@@ -162,8 +171,8 @@ func (r *reservationReading) applyTo(rule *descriptor.Rule, amounts descriptor.C
 	reserve(rule, r.reservations)
 }
 
-// reserve gives reservations to all limits of a rule. Denied hits do not count there: a caller would pay for a reservation that it
-// did not get.
+// reserve gives reservations to all limits of a rule. Denied hits do not count there: a caller would pay for a
+// reservation that it did not get.
 func reserve(rule *descriptor.Rule, reservations *descriptor.Reservations) {
 	for i := range rule.Limits {
 		l := &rule.Limits[i]

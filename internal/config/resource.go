@@ -44,8 +44,8 @@ func readResource(x *Resource) *source {
 	return &source{domains: []descriptor.DomainSpec{domain}, rules: r.rules, errs: r.Errors()}
 }
 
-// splitDescriptors splits the first level of descriptors from the rest. YAML nodes are much larger than plain values, so
-// only one descriptor at a time becomes nodes. The list is nil if the descriptors are not one list.
+// splitDescriptors splits the first level of descriptors from the rest. YAML nodes are much larger than plain values,
+// so only one descriptor at a time becomes nodes. The list is nil if the descriptors are not one list.
 func splitDescriptors(rules yamlform.Pairs) (top yamlform.Pairs, list []any, at yamlform.Pair) {
 	for i, f := range rules {
 		if f.Key != "descriptors" {

@@ -19,14 +19,15 @@ import (
 
 // ResourceOptions are the settings of Resources.
 type ResourceOptions struct {
-	MergeDomains bool               // resources may share a domain; if false, the domain belongs to the resource that sorts first
+	// resources may share a domain; if false, the domain belongs to the resource that sorts first
+	MergeDomains bool
 	Tree         descriptor.Options // how trees are compiled
 	Logger       *slog.Logger       // nil means slog.Default()
 	Metrics      metric.Registry    // nil: no metrics
 }
 
-// Resources holds rules that come as complete sets of resources. As with the files of a directory, the last good version of a
-// bad resource stays active. A resource that is missing from a set is removed.
+// Resources holds rules that come as complete sets of resources. As with the files of a directory, the last good
+// version of a bad resource stays active. A resource that is missing from a set is removed.
 type Resources struct {
 	o       ResourceOptions
 	metrics metrics
@@ -63,8 +64,9 @@ func (s *Resources) Files() []descriptor.FileStatus {
 // Apply replaces the previous set. An empty set is valid: it has no rules.
 //
 // A bad resource does not affect the others: its last good version stays active, and the good ones of the set take
-// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error. Its
-// Tree is nil until the first good resource. If a name occurs twice in a set, the second resource gets a number suffix.
+// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error.
+// Its Tree is nil until the first good resource. If a name occurs twice in a set, the second resource gets a number
+// suffix.
 func (s *Resources) Apply(set []Resource) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +122,8 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 	}
 	if before.Tree != nil && len(before.Tree.Rules) > 0 && len(result.Tree.Rules) == 0 {
 		s.metrics.emptied(goneRemoved)
-		s.o.Logger.Warn("no rules are active: the server has removed all of them, and every request passes", "resources", len(set), "rules_before", len(before.Tree.Rules))
+		s.o.Logger.Warn("no rules are active: the server has removed all of them, and every request passes", "resources",
+			len(set), "rules_before", len(before.Tree.Rules))
 	}
 	return result, rejection(wrong)
 }
@@ -128,7 +131,8 @@ func (s *Resources) Apply(set []Resource) (Result, error) {
 // keepLastGood adds the last good versions of bad resources, unless a new resource has their domain. Resources that are
 // missing from the set are removed, unless that could be an accident: a resource in the set has no readable name, or
 // nothing but bad resources would be left.
-func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource, wrong map[string][]*yamlform.Error) {
+func (s *Resources) keepLastGood(set []Resource, l *ledger, next map[string]*ruleResource,
+	wrong map[string][]*yamlform.Error) {
 	keep := func(name string) {
 		if old := s.inUse[name]; old != nil && len(l.admit(old.source)) == 0 {
 			next[name] = old
@@ -191,7 +195,8 @@ func named(set []Resource) []Resource {
 	slices.SortStableFunc(set, func(a, b Resource) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.Sum[:], b.Sum[:]))
 	})
-	last := make(map[string]int, len(set)) // by name: the last number it was given, 1 for the name itself; 0: the name is free
+	// by name: the last number it was given, 1 for the name itself; 0: the name is free
+	last := make(map[string]int, len(set))
 	for i := range set {
 		name := set[i].Name
 		n := last[name]
@@ -231,9 +236,11 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 		case descriptor.FileLoaded:
 			log.Debug("rule resource loaded", "domains", f.Domains)
 		case descriptor.FileStale:
-			log.Error("rule resource rejected, its last good version stays active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
+			log.Error("rule resource rejected, its last good version stays active", "errors",
+				f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
 		default:
-			log.Error("rule resource rejected, none of it is active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)], "total_errors", len(f.Errors))
+			log.Error("rule resource rejected, none of it is active", "errors", f.Errors[:min(len(f.Errors), errorsLogged)],
+				"total_errors", len(f.Errors))
 		}
 	}
 	if rejected > errorsSent {
@@ -243,7 +250,8 @@ func (s *Resources) settle(files []descriptor.FileStatus, now time.Time, rules f
 }
 
 const (
-	errorsSent     = 20       // most errors of one set that are sent, and most of its resources that are logged as rejected
+	// most errors of one set that are sent, and most of its resources that are logged as rejected
+	errorsSent     = 20
 	rejectionBytes = 16 << 10 // approximate size of their text
 )
 

@@ -159,8 +159,8 @@ func TestRejectionsAreShort(t *testing.T) {
 	}
 }
 
-// The cost of a set grows with its size, not with its square, even if all resources have one name and one domain. Allocations are
-// the cost here: their number does not depend on how busy the machine is.
+// The cost of a set grows with its size, not with its square, even if all resources have one name and one domain.
+// Allocations are the cost here: their number does not depend on how busy the machine is.
 func TestManyResourcesOfOneNameAndDomain(t *testing.T) {
 	const many = 2000
 	cost := func(of func(i int) Resource) float64 {

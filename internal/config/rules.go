@@ -9,9 +9,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The rule language. Each row is one key and reads the key's value. The schema, the tables in docs/reference/rule-keys.md and `check` use
-// the same rows. The rows of a rate limit are in limits.go. The forms are set by init because descriptors contain
-// descriptors.
+// The rule language. Each row is one key and reads the key's value. The schema, the tables in
+// docs/reference/rule-keys.md and `check` use the same rows. The rows of a rate limit are in limits.go. The forms are
+// set by init because descriptors contain descriptors.
 var (
 	fileForm        *yamlform.Form[domainReading]
 	descriptorForm  *yamlform.Form[descriptorReading]
@@ -66,7 +66,9 @@ func fileKeys() []yamlform.Field[domainReading] {
 			Doc: "the first level of rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
-			Default: "`--admission`", Doc: "`independent`: each descriptor counts on its own. `all_or_nothing`: a denied request is not counted at all"},
+			Default: "`--admission`",
+			Doc: "`independent`: each descriptor counts on its own. `all_or_nothing`: a denied request is not " +
+				"counted at all"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
@@ -77,8 +79,11 @@ func fileKeys() []yamlform.Field[domainReading] {
 		{Key: yamlform.Key{Name: "headers", Type: headersType, Extension: true,
 			Default: "`--response-headers`", Doc: "the headers that clients see. `[]`: none"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Headers = readHeaders(v) }},
-		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...), Extension: true,
-			Default: "`honour`", Doc: "a limit in the request replaces the rule's (`honour`), applies as well (`min`), or has no effect (`ignore`)"},
+		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...),
+			Extension: true,
+			Default:   "`honour`",
+			Doc: "a limit in the request replaces the rule's (`honour`), applies as well (`min`), or has no " +
+				"effect (`ignore`)"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
@@ -137,7 +142,8 @@ func matchKeys() []descriptorRow {
 				}
 				d.matcher(descriptor.MatchRegex, v, text, ok)
 			}},
-		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+", Form: "a network, such as 10.0.0.0/8"}, Extension: true,
+		{Key: yamlform.Key{Name: "value_cidr", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[0-9a-fA-F.:]+/[0-9]+",
+			Form: "a network, such as 10.0.0.0/8"}, Extension: true,
 			Doc: "the value is an address in this network"},
 			matches: descriptor.MatchCIDR,
 			read: func(d *descriptorReading, v yamlform.Value) {
@@ -202,11 +208,13 @@ func counterKeys() []descriptorRow {
 		{Key: yamlform.Key{Name: "fold_case", Type: flagType, Extension: true,
 			Doc: "values that differ only in case (A to Z) match, and share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
-		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern, Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
+		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern,
+			Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
 			Doc: "which values share one counter: those in the same network, or with the same captured text"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flagType, Extension: true,
-			Doc: "takes the limit and the deeper levels that are missing here from the descriptor with the same key and no value"},
+			Doc: "takes the limit and the deeper levels that are missing here from the descriptor with the same key " +
+				"and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -234,7 +242,9 @@ func useKeys() []descriptorRow {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
-			Default: "1", Doc: "how much a hit counts: a number, or a table by an entry's value, such as `{model: {large: 10, \"*\": 1}}`. With `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
+			Default: "1",
+			Doc: "how much a hit counts: a number, or a table by an entry's value, such as `{model: {large: 10, \"*\": " +
+				"1}}`. With `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
@@ -303,12 +313,13 @@ type ruleReader struct {
 	regions    bool                                   // a limit has `regions`
 }
 
-// A lenient reader accepts what envoyproxy/ratelimit accepts, with the same meaning, and warns about it. Otherwise it would reject
-// files whose rules envoyproxy/ratelimit enforces. A strict reader rejects probable mistakes.
+// A lenient reader accepts what envoyproxy/ratelimit accepts, with the same meaning, and warns about it. Otherwise it
+// would reject files whose rules envoyproxy/ratelimit enforces. A strict reader rejects probable mistakes.
 
 // referenceKeys are the keys that envoyproxy/ratelimit knows. It ignores them where they have no meaning.
 var referenceKeys = []string{
-	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode", "quota_mode",
+	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode",
+	"quota_mode",
 	"name", "replaces", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
 }
 
@@ -318,12 +329,13 @@ func newRuleReader(file string, lenient bool) *ruleReader {
 	return &ruleReader{Reader: yamlform.NewReader(file, options)}
 }
 
-// maxInstructions returns how many instructions all expressions of a file may compile to; size is the length of the file in bytes. A short
-// expression can compile to many instructions, because of its repetitions: without this bound a file could cost a thousand times its size.
+// maxInstructions returns how many instructions all expressions of a file may compile to; size is the length of the
+// file in bytes. A short expression can compile to many instructions, because of its repetitions: without this bound a
+// file could cost a thousand times its size.
 func maxInstructions(size int) int { return 50_000 + 3*size }
 
-// expression counts what an expression costs, and reports whether it can be compiled. If not, an error at v says why; what is where the
-// expression stands.
+// expression counts what an expression costs, and reports whether it can be compiled. If not, an error at v says why;
+// what is where the expression stands.
 func (r *ruleReader) expression(v yamlform.Value, what, text string) bool {
 	if r.compiled > maxInstructions(r.Size()) { // an error says so already
 		return false
@@ -344,7 +356,8 @@ func (r *ruleReader) spend(v yamlform.Value, what string, n int) bool {
 	most := maxInstructions(r.Size())
 	within := r.compiled <= most
 	if r.compiled += n; within && r.compiled > most {
-		v.Errorf("%s: the expressions of this file have more than %d instructions: write smaller repetitions, such as `+` instead of `{1,100}`, or fewer expressions",
+		v.Errorf("%s: the expressions of this file have more than %d instructions: write smaller repetitions, such as `+` "+
+			"instead of `{1,100}`, or fewer expressions",
 			what, most)
 	}
 	return r.compiled <= most
@@ -435,19 +448,23 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		v.Errorf("a descriptor without a `key`: write `key: NAME`")
 	}
 	if d.second.Given() {
-		d.second.Errorf("a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, or write a descriptor for each")
+		d.second.Errorf("a descriptor has one of `value`, `values`, `value_regex` and `value_cidr`: leave out all but one, " +
+			"or write a descriptor for each")
 		ok = false
 	}
 	if descriptor.HasWildcard(d.spec.Key) && d.spec.Kind != 0 && !d.valueBad {
 		d.value.Errorf("a `key` with a * in it is matched together with its `value`: write a `value`, or leave it out")
 		ok = false
 	}
-	if kind := d.spec.Level().Kind; d.spec.ShareThreshold && !d.valueBad && (kind == descriptor.MatchExact || kind == descriptor.MatchAny) {
-		d.share.Errorf("`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or `value_cidr`: the values that match share one counter")
+	if kind := d.spec.Level().Kind; d.spec.ShareThreshold && !d.valueBad &&
+		(kind == descriptor.MatchExact || kind == descriptor.MatchAny) {
+		d.share.Errorf("`share_threshold` needs a `value` or a `key` with a * in it, `values`, `value_regex` or " +
+			"`value_cidr`: the values that match share one counter")
 		ok = false
 	}
 	if d.spec.ShareThreshold && d.spec.Condition {
-		d.condition.Errorf("`condition` and `share_threshold`: with `condition` all values share the counter already; leave out `share_threshold`")
+		d.condition.Errorf("`condition` and `share_threshold`: with `condition` all values share the counter already; " +
+			"leave out `share_threshold`")
 	}
 	if !d.checkGrouping() {
 		ok = false
@@ -467,7 +484,8 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		case d.rule != nil && d.rule.Unlimited:
 			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
 		case d.rule != nil && d.rule.Scales() != nil:
-			d.overridableAt.Errorf("`overridable` and `scale`: an override names a customer by its entries, and the number of the scale is one of them; leave out one of them")
+			d.overridableAt.Errorf("`overridable` and `scale`: an override names a customer by its entries, and the number of " +
+				"the scale is one of them; leave out one of them")
 		case d.spec.ShareThreshold:
 			d.overridableAt.Errorf("%s", sharedAndOverridable)
 		}
@@ -499,11 +517,13 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 }
 
 const (
-	sharedAndOverridable = "`overridable` and `share_threshold`: customers share one counter, so none of them can have numbers of its own"
-	sharedAndUsage       = "`usage` and `share_threshold`: customers share one counter, so it shows the usage of none of them"
+	sharedAndOverridable = "`overridable` and `share_threshold`: customers share one counter, so none of them can have " +
+		"numbers of its own"
+	sharedAndUsage = "`usage` and `share_threshold`: customers share one counter, so it shows the usage of none of them"
 )
 
-// rejectPerCustomer rejects, below a level whose values share counters, rules that are about the counters of one caller.
+// rejectPerCustomer rejects, below a level whose values share counters, rules that are about the counters of one
+// caller.
 func (r *ruleReader) rejectPerCustomer(specs []descriptor.NodeSpec, overridable, usage string) {
 	for i := range specs {
 		if rule := specs[i].Rule; rule != nil {
@@ -518,8 +538,8 @@ func (r *ruleReader) rejectPerCustomer(specs []descriptor.NodeSpec, overridable,
 	}
 }
 
-// unique rejects siblings that match the same values in the same way. A lenient reader, and a reader of resources, joins two
-// siblings if one has only a limit and the other only descriptors, because Envoy Gateway sends such siblings.
+// unique rejects siblings that match the same values in the same way. A lenient reader, and a reader of resources,
+// joins two siblings if one has only a limit and the other only descriptors, because Envoy Gateway sends such siblings.
 func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	if len(specs) < 2 {
 		return specs
@@ -541,11 +561,13 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 					r.unreserved[specs[first].Position] = true
 				}
 				if !r.resource {
-					r.WarnAt(yamlform.Position(specs[i].Position), yamlform.Rejects, "%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
+					r.WarnAt(yamlform.Position(specs[i].Position), yamlform.Rejects,
+						"%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
 						describe(level), yamlform.Position(specs[first].Position).Near())
 				}
 			default:
-				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s: %s", describe(level), yamlform.Position(specs[first].Position).Near(), onceInstead(&specs[i]))
+				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s: %s", describe(level),
+					yamlform.Position(specs[first].Position).Near(), onceInstead(&specs[i]))
 			}
 		})
 	}
@@ -577,7 +599,8 @@ func onceInstead(second *descriptor.NodeSpec) string {
 
 // join joins two descriptors if one has only a limit and the other has only descriptors below it.
 func join(first, second *descriptor.NodeSpec) bool {
-	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold || first.ValueToMetric != second.ValueToMetric ||
+	if first.Kind == descriptor.MatchValues || first.ShareThreshold != second.ShareThreshold ||
+		first.ValueToMetric != second.ValueToMetric ||
 		first.Condition != second.Condition || first.FoldCase != second.FoldCase || first.Group != second.Group {
 		return false
 	}
@@ -646,7 +669,8 @@ func readValues(v yamlform.Value) (values []string, ok bool) {
 		case value == "":
 			item.Errorf("an empty text in `values`: no value is matched by it")
 		case descriptor.HasWildcard(value):
-			item.Errorf("`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own", yamlform.Quote(value))
+			item.Errorf("`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own",
+				yamlform.Quote(value))
 		case twice:
 			item.Errorf("%s twice in `values`", yamlform.Quote(value))
 		default:

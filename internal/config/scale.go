@@ -41,7 +41,8 @@ func readScale(v yamlform.Value) *descriptor.Scale {
 // readRequests reads a number of requests per unit. Who writes a product there means a scale.
 func readRequests(l *limitReading, v yamlform.Value) (ok bool) {
 	if strings.Contains(v.Written(), "*") {
-		v.Errorf("`requests_per_unit` must be a whole number, this is %s: to multiply it by the number in an entry, write `requests_per_unit: 200` and `scale: {by: users, max: 10000}`",
+		v.Errorf("`requests_per_unit` must be a whole number, this is %s: to multiply it by the number in an entry, write "+
+			"`requests_per_unit: 200` and `scale: {by: users, max: 10000}`",
 			v.What())
 		return false
 	}
@@ -57,7 +58,8 @@ func (r *ruleReader) setScales(rule *descriptor.Rule, scales []*descriptor.Scale
 	}
 }
 
-// checkScale reports whether the limit can be counted with each number that its `scale` may have. It has its arithmetic.
+// checkScale reports whether the limit can be counted with each number that its `scale` may have. It has its
+// arithmetic.
 func (l *limitReading) checkScale() bool {
 	if l.scale == nil {
 		return true
@@ -97,7 +99,9 @@ func (r *ruleReader) placeScale(s *descriptor.Scale, path []*descriptor.NodeSpec
 	case i >= 0:
 		r.ErrorAt(at, "`scale` by %s: the rule matches the value %s, which is no number", key, yamlform.Quote(values[i]))
 	case !spec.Condition && !spec.ShareThreshold:
-		r.ErrorAt(at, "`scale` by %s: each number would have a counter of its own, so a customer with another number would start from zero; write `condition: true` in the descriptor %s",
+		r.ErrorAt(at,
+			"`scale` by %s: each number would have a counter of its own, so a customer with another number would start from "+
+				"zero; write `condition: true` in the descriptor %s",
 			key, yamlform.Position(spec.Position).Near())
 	}
 	return &placed

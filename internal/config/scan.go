@@ -30,13 +30,14 @@ type found struct {
 // equal reports whether two scans found the same.
 func (f found) equal(other found) bool {
 	sameError := (f.err == nil) == (other.err == nil) && (f.err == nil || f.err.Error() == other.err.Error())
-	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir && f.elsewhere == other.elsewhere
+	return sameError && f.name == other.name && f.path == other.path && f.nonRule == other.nonRule && f.dir == other.dir &&
+		f.elsewhere == other.elsewhere
 }
 
 // scan lists the files below the directory, sorted by name. It fails only if the directory itself cannot be read.
 //
-// The directory's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is moved
-// to the next one.
+// The directory's own path is resolved once, so that a scan sees one release of the rules even while a symbolic link is
+// moved to the next one.
 func scan(dir string, seen Seen) ([]found, error) {
 	root, err := resolve(dir, seen)
 	if err != nil {

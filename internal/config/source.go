@@ -43,22 +43,25 @@ func readSource(name string, data []byte, lenient bool) *source {
 		}
 	}
 	if len(s.domains) == 0 && r.Found() == 0 {
-		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1}, "no rules in this file: write `domain: NAME` and a list of `descriptors`")
+		r.ErrorAt(yamlform.Position{File: name, Line: 1, Col: 1},
+			"no rules in this file: write `domain: NAME` and a list of `descriptors`")
 	}
 	s.rules = r.rules
 	s.errs, s.warnings = r.Errors(), r.Warnings()
 	return s
 }
 
-// hide replaces the errors of a file by one that shows nothing of its content. Whoever may write links to the directory of rules, such as the
-// author of a pull request, could otherwise read any file of the machine in the messages about it.
+// hide replaces the errors of a file by one that shows nothing of its content. Whoever may write links to the directory
+// of rules, such as the author of a pull request, could otherwise read any file of the machine in the messages about
+// it.
 func (s *source) hide(name string) {
 	if len(s.errs) == 0 {
 		return
 	}
 	first := s.errs[0]
-	s.errs = []*yamlform.Error{{File: name, Line: first.Line, Col: first.Col, Msg: "the file that this link leads to cannot be used, and is outside of the " +
-		"directory of rules, so nothing of it is shown: check the file itself"}}
+	s.errs = []*yamlform.Error{{File: name, Line: first.Line, Col: first.Col,
+		Msg: "the file that this link leads to cannot be used, and is outside of the " +
+			"directory of rules, so nothing of it is shown: check the file itself"}}
 	s.warnings = nil
 }
 

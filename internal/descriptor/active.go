@@ -11,17 +11,17 @@ import (
 type Active struct {
 	From, Until int64 // seconds since the Unix epoch: from From on, and before Until; 0: no such bound
 
-	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local midnight:
-	// from Begin on, and before End. If End comes first, the hours end on the next day, and Days are the days on which they
-	// begin. If both are equal, it is the whole day.
+	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local
+	// midnight: from Begin on, and before End. If End comes first, the hours end on the next day, and Days are the days on
+	// which they begin. If both are equal, it is the whole day.
 	Days       uint8
 	Begin, End uint16
 
 	Zone *time.Location // of days and hours; nil: UTC
 }
 
-// At reports whether the limit applies at a time. Days and hours are what a clock in the zone shows. So an hour that the clock
-// shows twice counts twice, and one that it skips does not count.
+// At reports whether the limit applies at a time. Days and hours are what a clock in the zone shows. So an hour that
+// the clock shows twice counts twice, and one that it skips does not count.
 func (a *Active) At(now time.Time) bool {
 	seconds := now.Unix()
 	if a.From != 0 && seconds < a.From || a.Until != 0 && seconds >= a.Until {
@@ -84,8 +84,8 @@ func (a *Active) Left(now time.Time, most time.Duration) time.Duration {
 	return most
 }
 
-// change returns the next time after a time at which the limit may begin or end to apply: an hour of Begin or End, a midnight, or a
-// change of the clock in the zone.
+// change returns the next time after a time at which the limit may begin or end to apply: an hour of Begin or End, a
+// midnight, or a change of the clock in the zone.
 func (a *Active) change(seconds int64) int64 {
 	_, second := a.dayAndSecond(seconds)
 	next := seconds - second + secondsPerDay
@@ -104,7 +104,8 @@ func (a *Active) change(seconds int64) int64 {
 	return next
 }
 
-// Words describes the time for people: "on saturday and sunday from 22:00 to 06:00 in Europe/Berlin, until 2026-12-24 00:00".
+// Words describes the time for people: "on saturday and sunday from 22:00 to 06:00 in Europe/Berlin, until 2026-12-24
+// 00:00".
 func (a *Active) Words() string {
 	var parts []string
 	zone := a.Zone
@@ -137,7 +138,8 @@ func (a *Active) Words() string {
 var WeekdayNames = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
 
 // weekdays are the days of WeekdayNames.
-var weekdays = []time.Weekday{time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday, time.Sunday}
+var weekdays = []time.Weekday{time.Monday, time.Tuesday, time.Wednesday, time.Thursday, time.Friday, time.Saturday,
+	time.Sunday}
 
 // DayBit returns the bit in Active.Days of the day with this index in WeekdayNames.
 func DayBit(i int) uint8 { return 1 << weekdays[i] }

@@ -11,8 +11,8 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// A limit is active when the clock of its zone shows one of its hours, on one of its days. The model asks package time for the
-// date and the time of day.
+// A limit is active when the clock of its zone shows one of its hours, on one of its days. The model asks package time
+// for the date and the time of day.
 func TestActiveAgreesWithTheClock(t *testing.T) {
 	var zones []*time.Location
 	for _, name := range []string{"UTC", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia"} {
@@ -57,7 +57,8 @@ func TestActiveLeft(t *testing.T) {
 			a.Begin, a.End = 0, rapid.SampledFrom([]uint16{0, 24 * 60}).Draw(t, "midnight")
 		}
 		now := rapid.SampledFrom(around).Draw(t, "around").Add(time.Duration(rapid.Int64Range(-4*86400e6, 4*86400e6).Draw(t, "microseconds")) * time.Microsecond)
-		for end := now.Add(15 * 24 * time.Hour); !a.At(now); now = now.Add(time.Minute) { // a week can lack its only hour: summer time
+		// a week can lack its only hour: summer time
+		for end := now.Add(15 * 24 * time.Hour); !a.At(now); now = now.Add(time.Minute) {
 			if now.After(end) {
 				t.Fatalf("%+v: never active in two weeks", a)
 			}
@@ -117,8 +118,8 @@ func TestChecksumOfActive(t *testing.T) {
 	}
 }
 
-// Limits that apply at some times have separate counters, even within one rule. A single limit keeps its counter, also while another limit is
-// tried out next to it.
+// Limits that apply at some times have separate counters, even within one rule. A single limit keeps its counter, also
+// while another limit is tried out next to it.
 func TestKeysOfScheduledLimits(t *testing.T) {
 	limits := []Limit{{Name: "all"}, {Name: "night", Scheduled: true}, {Name: "sun|day", Scheduled: true}, {Name: "new", Scheduled: true, Enforcement: EnforcedInShadow}}
 	for n, want := range map[int][]string{

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// ParseNetwork parses a network as callers send it: an address, which is the network of only this address, or an address with the
-// number of bits in the prefix (10.1.2.0/24), which is what Envoy's masked_remote_address sends. An IPv4 address mapped into IPv6 becomes
-// the IPv4 address. What does not belong to the address is left out: a port after an IPv4 address or a bracketed IPv6 address, the
-// brackets, a zone, which has a meaning on one machine only, and bits after the prefix.
+// ParseNetwork parses a network as callers send it: an address, which is the network of only this address, or an
+// address with the number of bits in the prefix (10.1.2.0/24), which is what Envoy's masked_remote_address sends. An
+// IPv4 address mapped into IPv6 becomes the IPv4 address. What does not belong to the address is left out: a port after
+// an IPv4 address or a bracketed IPv6 address, the brackets, a zone, which has a meaning on one machine only, and bits
+// after the prefix.
 func ParseNetwork(s string) (netip.Prefix, bool) {
 	bits, six := -1, false
 	if at := strings.LastIndexByte(s, '/'); at >= 0 {
@@ -46,8 +47,8 @@ func ParseNetwork(s string) (netip.Prefix, bool) {
 	return p.Masked(), p.IsValid()
 }
 
-// cutPort cuts off a port after an IPv4 address, and the brackets of an IPv6 address with what follows them. It returns false for a
-// text that is no address. bracketed: what is left must be an IPv6 address.
+// cutPort cuts off a port after an IPv4 address, and the brackets of an IPv6 address with what follows them. It returns
+// false for a text that is no address. bracketed: what is left must be an IPv6 address.
 func cutPort(s string) (address string, bracketed, ok bool) {
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
@@ -81,8 +82,8 @@ func digits(s string, most int) int {
 	return n
 }
 
-// likeAddress reports whether a text looks like an address. Callers also send names and numbers under the keys of networks,
-// and netip.ParseAddr allocates an error for each text that is not an address.
+// likeAddress reports whether a text looks like an address. Callers also send names and numbers under the keys of
+// networks, and netip.ParseAddr allocates an error for each text that is not an address.
 func likeAddress(s string) bool {
 	if len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
 		return false
@@ -115,18 +116,21 @@ func noAddress(text string) string {
 	}
 }
 
-// ParseCIDR parses a network: an address, a slash, and the number of bits in the prefix. An IPv4 network mapped into IPv6
-// becomes the IPv4 network. An address with bits set after the prefix is an error, because its meaning is not clear.
+// ParseCIDR parses a network: an address, a slash, and the number of bits in the prefix. An IPv4 network mapped into
+// IPv6 becomes the IPv4 network. An address with bits set after the prefix is an error, because its meaning is not
+// clear.
 func ParseCIDR(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
-			return netip.Prefix{}, fmt.Errorf("%q is an address: write %s for the network of only this address", text, netip.PrefixFrom(a, a.BitLen()))
+			return netip.Prefix{}, fmt.Errorf("%q is an address: write %s for the network of only this address", text,
+				netip.PrefixFrom(a, a.BitLen()))
 		}
 		return netip.Prefix{}, fmt.Errorf("%q is no network: write one like 10.0.0.0/8 or 2001:db8::/32", text)
 	}
 	if p.Masked() != p {
-		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its first %d: write %s, or %s for only the address", text, p.Bits(), p.Masked(),
+		return netip.Prefix{}, fmt.Errorf("%q has bits beyond its first %d: write %s, or %s for only the address", text,
+			p.Bits(), p.Masked(),
 			netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))
 	}
 	if p.Addr().Is4In6() && p.Bits() >= 96 {

@@ -40,7 +40,8 @@ const (
 	SettingInFlight                        // Limit.Requests are places, and Limit.Window is how long one may be held
 )
 
-// algorithm holds what all limits of one algorithm have in common. Package backend has a file per algorithm that counts the hits.
+// algorithm holds what all limits of one algorithm have in common. Package backend has a file per algorithm that counts
+// the hits.
 type algorithm struct {
 	name     string // in rule files
 	settings Setting
@@ -49,8 +50,9 @@ type algorithm struct {
 	interval byte   // the same for a limit whose Interval is set
 	more     uint64 // hits that a bucket holds in addition to Burst
 
-	compile func(l *Limit, length int64) error // fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
-	words   func(l *Limit) string              // describes its settings for people; nil: nothing to describe
+	// fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
+	compile func(l *Limit, length int64) error
+	words   func(l *Limit) string // describes its settings for people; nil: nothing to describe
 
 	countsDenied bool // denied hits count, unless the limit says otherwise
 }
@@ -67,7 +69,9 @@ const (
 // algorithms has a row for each constant.
 var algorithms = [...]algorithm{
 	FixedWindow: {
-		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f', windows: endingWindows, countsDenied: true, // as in envoyproxy/ratelimit
+		// as in envoyproxy/ratelimit
+		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f',
+		windows: endingWindows, countsDenied: true,
 		words: func(l *Limit) string { return fromFirstHit(l) },
 	},
 	SlidingWindow: {
@@ -95,7 +99,8 @@ var algorithms = [...]algorithm{
 		},
 	},
 	LeakyBucket: {
-		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1, // one hit is served while Burst hits wait
+		// one hit is served while Burst hits wait
+		name: "leaky_bucket", settings: SettingBurst | SettingNoDelay, letter: 'q', more: 1,
 		compile: (*Limit).compileLeakyBucket,
 		words:   func(l *Limit) string { return fmt.Sprintf(", %d may wait", l.Burst) + withoutDelay(l) },
 	},
@@ -126,7 +131,8 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Has reports whether a setting has an effect on a limit. SettingAlign has none on a bucket that is refilled continuously.
+// Has reports whether a setting has an effect on a limit. SettingAlign has none on a bucket that is refilled
+// continuously.
 func (l *Limit) Has(s Setting) bool {
 	a := &algorithms[l.Algorithm]
 	if s == SettingAlign && a.settings&SettingRefill != 0 && !l.Interval {

@@ -14,7 +14,8 @@ type Arithmetic struct {
 	// Quantum is the time resolution of a sliding window or log, in microseconds. Length is a multiple of it.
 	Quantum int64
 
-	// A hit stays in a bucket for Step + StepNum/StepDen microseconds: exactly the window divided by the requests, in lowest terms.
+	// A hit stays in a bucket for Step + StepNum/StepDen microseconds: exactly the window divided by the requests, in
+	// lowest terms.
 	Step, StepNum, StepDen int64
 }
 
@@ -60,7 +61,8 @@ func (l *Limit) Compile() error {
 func (l *Limit) compileSlidingWindow(length int64) error {
 	n := int64(max(l.Precision, 1))
 	if length%n != 0 {
-		return limitErrorf("precision", "a window of %s cannot be cut into %d equal parts of whole microseconds", time.Duration(length)*time.Microsecond, n)
+		return limitErrorf("precision", "a window of %s cannot be cut into %d equal parts of whole microseconds",
+			time.Duration(length)*time.Microsecond, n)
 	}
 	sub := length / n
 	// The estimate multiplies a count by a time. The quantum is the finest one in which that product is exact.
@@ -70,7 +72,8 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 		most = min(most, math.MaxUint32) // their counts have 32 bits
 	}
 	if q == 0 || l.Requests > most {
-		return limitErrorf("requests_per_unit", "%d in a sliding_window of %s%s cannot be counted exactly, %d is the most; use fixed_window for more",
+		return limitErrorf("requests_per_unit",
+			"%d in a sliding_window of %s%s cannot be counted exactly, %d is the most; use fixed_window for more",
 			l.Requests, time.Duration(length)*time.Microsecond, precisionText(n), most)
 	}
 	l.Arithmetic.Length, l.Arithmetic.Quantum = sub, q
@@ -80,8 +83,8 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 // leastQuanta is how many quanta a sub-window has at least, unless it has fewer microseconds: else it would not slide.
 const leastQuanta = 1000
 
-// mostInSlidingWindow returns the largest limit of a window of sub microseconds: with the coarsest quantum, its product with a time
-// is exact.
+// mostInSlidingWindow returns the largest limit of a window of sub microseconds: with the coarsest quantum, its product
+// with a time is exact.
 func mostInSlidingWindow(sub int64) uint64 {
 	q := int64(1)
 	for sub%(q*10) == 0 && sub/(q*10) >= leastQuanta {
@@ -99,7 +102,8 @@ func precisionText(n int64) string {
 
 func (l *Limit) compileSlidingLog(length int64) error {
 	if l.Requests > maxLogHits {
-		return limitErrorf("requests_per_unit", "a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
+		return limitErrorf("requests_per_unit",
+			"a sliding_log keeps every hit, %d at most; use sliding_window with precision for more", maxLogHits)
 	}
 	if l.Arithmetic.Quantum = logQuantum(length); l.Arithmetic.Quantum == 0 {
 		return limitErrorf("unit", "a window of %s is too long for a sliding_log", time.Duration(length)*time.Microsecond)
@@ -122,7 +126,8 @@ func (l *Limit) compileTokenBucket(length int64) error {
 		l.Burst = l.Requests
 	}
 	if l.Requests == 0 {
-		return limitErrorf("requests_per_unit", "a token_bucket that is never refilled; use fixed_window with 0 to deny everything")
+		return limitErrorf("requests_per_unit",
+			"a token_bucket that is never refilled; use fixed_window with 0 to deny everything")
 	}
 	if l.Interval {
 		if refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests); refills > maxHorizon.Microseconds()/length {
@@ -135,7 +140,8 @@ func (l *Limit) compileTokenBucket(length int64) error {
 
 func (l *Limit) compileLeakyBucket(length int64) error {
 	if l.Requests == 0 {
-		return limitErrorf("requests_per_unit", "a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to deny everything")
+		return limitErrorf("requests_per_unit",
+			"a leaky_bucket that leaks nothing never empties; use fixed_window with 0 to deny everything")
 	}
 	return l.compileBucket(length, int64(l.Burst)+1)
 }
@@ -146,10 +152,13 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	num, den := length/g, rate/g
 	l.Arithmetic.Step, l.Arithmetic.StepNum, l.Arithmetic.StepDen = num/den, num%den, den
 	if rate >= 1<<exactBits {
-		return limitErrorf("requests_per_unit", "%d in a bucket cannot be counted exactly, %d is the most; use fixed_window for more", rate, int64(1<<exactBits-1))
+		return limitErrorf("requests_per_unit",
+			"%d in a bucket cannot be counted exactly, %d is the most; use fixed_window for more", rate, int64(1<<exactBits-1))
 	}
 	if !fits(capacity, den) {
-		return limitErrorf("burst", "%d at %d per %s cannot be counted exactly, %d is the most; use a requests_per_unit with more zeros at its end, or fixed_window",
+		return limitErrorf("burst",
+			"%d at %d per %s cannot be counted exactly, %d is the most; use a requests_per_unit with more zeros at its end, "+
+				"or fixed_window",
 			l.Burst, l.Requests, l.Window.Words(), max(0, 1<<exactBits/(den+1)-(capacity-int64(l.Burst))))
 	}
 	if capacity > maxHorizon.Microseconds()/(l.Arithmetic.Step+1) {
@@ -158,7 +167,8 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	return nil
 }
 
-// logQuantum returns the time resolution of a log, or 0 if there is none: the hits of two windows are kept, as 32-bit offsets.
+// logQuantum returns the time resolution of a log, or 0 if there is none: the hits of two windows are kept, as 32-bit
+// offsets.
 func logQuantum(length int64) int64 {
 	return quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
 }

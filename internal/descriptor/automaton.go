@@ -12,8 +12,8 @@ import (
 // character, for any number of expressions. It finds the same matches as package regexp. It is built when rules are
 // compiled and never changes, so matching takes no lock.
 //
-// A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read rune
-// by rune, and bytes that are not UTF-8 are read as U+FFFD, as package regexp does.
+// A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read
+// rune by rune, and bytes that are not UTF-8 are read as U+FFFD, as package regexp does.
 type automaton struct {
 	alphabet
 
@@ -36,14 +36,15 @@ const (
 	maxClasses  = 1 << 8
 	maxTogether = 32 // expressions
 
-	// How much work may go into the automata of one domain, in places that are looked at. An expression for which nothing is left is
-	// left to package regexp too.
+	// How much work may go into the automata of one domain, in places that are looked at. An expression for which nothing
+	// is left is left to package regexp too.
 	leastWork          = 1 << 16
 	workForInstruction = 1 << 9
 )
 
-// find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an expression
-// then matches if it matches some longer text that begins with these bytes, and if it comes after the expression past.
+// find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an
+// expression then matches if it matches some longer text that begins with these bytes, and if it comes after the
+// expression past.
 func (a *automaton) find(text string, most int, past int32) int32 {
 	longer := len(text) > most
 	if longer {
@@ -251,7 +252,8 @@ func (p *program) begins(text string) bool {
 	return s.goesOn()
 }
 
-// keep removes the places that do not matter for the rest of the text, sorts the others, and returns the state's identity.
+// keep removes the places that do not matter for the rest of the text, sorts the others, and returns the state's
+// identity.
 func (s *simulation) keep(buf []byte) []byte {
 	kept := s.now.list[:0]
 	for _, pc := range s.now.list {
@@ -275,8 +277,8 @@ func (s *simulation) set(list []uint32) {
 	}
 }
 
-// newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than most states, or
-// if it needs more work than is left. What it needs is subtracted.
+// newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than
+// most states, or if it needs more work than is left. What it needs is subtracted.
 func newAutomaton(p *program, most int, left *int) *automaton {
 	a := &automaton{}
 	for i := range p.insts {
@@ -334,7 +336,8 @@ func newAutomaton(p *program, most int, left *int) *automaton {
 	return a
 }
 
-// lookAhead finds, for each state, the expressions that a longer text can still match. ended are those that match if the text ends there.
+// lookAhead finds, for each state, the expressions that a longer text can still match. ended are those that match if
+// the text ends there.
 func (a *automaton) lookAhead(ended []uint32) {
 	a.goesOn = make([]uint32, len(a.ends))
 	for changed := true; changed; {

@@ -42,8 +42,8 @@ var expressions = []string{
 	`/v[0-9]+/users/.*`, `.*\.(css|js)`, `\pL+`, `[^\x00-\x7f]*`, `(a|b){3,5}`, `(?:)`, `$`, `(?m)a$\n^b`, `[[:^ascii:]]`, `.*a.{14}`, "é+", `\x{10FFFF}`, `[^\n]a`,
 }
 
-// FuzzAutomaton compares the automata with package regexp: three expressions at once, the first that matches is taken. A
-// value that is cut is matched by no later expression than the one that matches all of it.
+// FuzzAutomaton compares the automata with package regexp: three expressions at once, the first that matches is taken.
+// A value that is cut is matched by no later expression than the one that matches all of it.
 func FuzzAutomaton(f *testing.F) {
 	for i, text := range expressions {
 		for _, value := range []string{"", "a", "ab", "aa", "a\nb", "K\u212a", "/v1/users/é", "A", "\xff", "x\xe2\x82", "/login", "aababba"} {

@@ -1,6 +1,7 @@
 package descriptor
 
-// ByEntry is what depends on the entries of a request under a rule. It is never changed, because copies of a rule share it.
+// ByEntry is what depends on the entries of a request under a rule. It is never changed, because copies of a rule share
+// it.
 type ByEntry struct {
 	HitCost *HitCost // nil: each hit counts for one
 	Scales  *Scales  // nil: nothing multiplies the limits

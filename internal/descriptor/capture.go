@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// capture finds the text of one capture group of an expression, the same that package regexp finds. It reads all of the value, because
-// a caller could otherwise choose its counter by what it puts behind the part that is read.
+// capture finds the text of one capture group of an expression, the same that package regexp finds. It reads all of the
+// value, because a caller could otherwise choose its counter by what it puts behind the part that is read.
 //
-// It reads the value twice. The first time it goes from the end to the beginning with an automaton, and notes at each place which
-// instructions can continue to a match of the whole value. The second time it goes from the beginning to the end and takes, of the
-// instructions that package regexp would try, the first that is noted. So nothing is tried in vain, and the time is proportional to the
-// length of the value.
+// It reads the value twice. The first time it goes from the end to the beginning with an automaton, and notes at each
+// place which instructions can continue to a match of the whole value. The second time it goes from the beginning to
+// the end and takes, of the instructions that package regexp would try, the first that is noted. So nothing is tried in
+// vain, and the time is proportional to the length of the value.
 type capture struct {
 	alphabet
 	insts  []syntax.Inst
@@ -43,10 +43,11 @@ const (
 	maxCaptureStates = 1 << 11
 )
 
-var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and smaller repetitions, such as + instead of {1,100}, and characters that end a part, such as [^/]+ instead of .+")
+var errCaptureTooLarge = errors.New("the expression is too large to find its capture group fast: use fewer and " +
+	"smaller repetitions, such as + instead of {1,100}, and characters that end a part, such as [^/]+ instead of .+")
 
-// CheckCapture returns an error if a group cannot be a capture group of the expression. size is the size of the table that finds the group;
-// if the table becomes too large, its size when building it ended.
+// CheckCapture returns an error if a group cannot be a capture group of the expression. size is the size of the table
+// that finds the group; if the table becomes too large, its size when building it ended.
 func CheckCapture(text string, number int, fold bool) (size int, err error) {
 	c, err := newCapture(text, number, fold)
 	if c != nil {
@@ -170,7 +171,8 @@ func (c *capture) leading(set instructionSet, holds syntax.EmptyOp) instructionS
 	return set
 }
 
-// of returns the text of the group in a value. It is empty if the group takes no part in the match, or if the value does not match.
+// of returns the text of the group in a value. It is empty if the group takes no part in the match, or if the value
+// does not match.
 func (c *capture) of(value string) string {
 	var few [256]uint16
 	at := few[:] // the state at each place where a character begins, and at the end
@@ -228,8 +230,8 @@ type captureWalk struct {
 	begin, end int    // of the group
 }
 
-// follow finds the first instruction after pc that reads the next character, or ends the match, and can continue to a match. It
-// notes where the group begins and ends on the way.
+// follow finds the first instruction after pc that reads the next character, or ends the match, and can continue to a
+// match. It notes where the group begins and ends on the way.
 func (w *captureWalk) follow(pc uint32) bool {
 	for {
 		if w.seen.has(pc) {

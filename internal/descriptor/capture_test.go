@@ -71,7 +71,8 @@ func FuzzCapture(f *testing.F) {
 	})
 }
 
-// The whole value counts, however long it is: a caller cannot choose its counter by what it writes far behind or before.
+// The whole value counts, however long it is: a caller cannot choose its counter by what it writes far behind or
+// before.
 func TestCaptureOfALongValue(t *testing.T) {
 	const hops = `(?:.*,)?([0-9.]+)`
 	d := domainOf(t, Options{PatternBytes: 64}, NodeSpec{Key: "forwarded", Kind: MatchRegex, Value: hops, Group: Group{Capture: 1}})

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// checksums computes Tree.Checksum while a tree is compiled. It adds up one hash per level of the rules, so the order of
-// files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one that
-// matches wins. What a domain, a rule and a limit say is hashed as the rows of DomainFacts, RuleFacts and LimitFacts write it.
+// checksums computes Tree.Checksum while a tree is compiled. It adds up one hash per level of the rules, so the order
+// of files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one
+// that matches wins. What a domain, a rule and a limit say is hashed as the rows of DomainFacts, RuleFacts and
+// LimitFacts write it.
 type checksums struct {
 	sum  uint64
 	path uint64 // hash of all that matters from the domain to the current level
@@ -33,7 +34,8 @@ func (c *checksums) level(spec *NodeSpec, shared string, patterns int) (above ui
 	if !hasPattern(kind) {
 		patterns = 0
 	}
-	b = append(b, byte(kind), bit(spec.ValueToMetric), bit(spec.FoldCase), spec.Group.V4, spec.Group.V6, spec.Group.Capture)
+	b = append(b, byte(kind), bit(spec.ValueToMetric), bit(spec.FoldCase), spec.Group.V4, spec.Group.V6,
+		spec.Group.Capture)
 	b = binary.AppendUvarint(b, uint64(patterns))
 	b = appendText(b, shared)
 	for _, v := range slices.Sorted(slices.Values(spec.Values)) {

@@ -34,7 +34,8 @@ const (
 	OnErrorError                  // the request gets an error, and the caller's own failure mode decides
 	OnErrorAllow                  // the descriptor passes
 	OnErrorDeny                   // the descriptor is over its limit
-	OnErrorLocal                  // the descriptor is counted in this replica, at the limit divided by the number of replicas
+	// the descriptor is counted in this replica, at the limit divided by the number of replicas
+	OnErrorLocal
 )
 
 // OnErrorNames are the names in rule files and flags; OnErrorDefault has none.

@@ -9,14 +9,15 @@ import (
 	"strings"
 )
 
-// MaxClasses is how many classes of a limit may have a guarantee. What a script needs to know of them fits into one number.
+// MaxClasses is how many classes of a limit may have a guarantee. What a script needs to know of them fits into one
+// number.
 const MaxClasses = 5
 
 // otherClass stands in rule files for the values that have no class of their own.
 const otherClass = "*"
 
-// Classes share a limit. Each class is guaranteed a part of it, and lends what it does not use. The value of an entry is the class of a
-// request. All other values are one class, which is guaranteed nothing unless it is in Of.
+// Classes share a limit. Each class is guaranteed a part of it, and lends what it does not use. The value of an entry
+// is the class of a request. All other values are one class, which is guaranteed nothing unless it is in Of.
 type Classes struct {
 	Key      string  // of the entry
 	Level    int     // of the entry in the rule's path
@@ -49,7 +50,8 @@ type ClassParts struct {
 	Percent [MaxClasses]uint8 // what each class is guaranteed; 0: there is no such class
 	Class   uint8             // the class of the caller, counted from 1; 0: none of them
 
-	// Names identifies the names of the classes. A counter that other classes have used says nothing about the guarantees of these.
+	// Names identifies the names of the classes. A counter that other classes have used says nothing about the guarantees
+	// of these.
 	Names uint8
 }
 
@@ -143,7 +145,8 @@ func (l *Limit) Share(c *Classes) error {
 
 func (l *Limit) compileSharedWindow(int64) error {
 	if l.Requests > math.MaxUint32 {
-		return limitErrorf("requests_per_unit", "%d that classes share cannot be counted exactly, %d is the most; leave out `classes` for more",
+		return limitErrorf("requests_per_unit",
+			"%d that classes share cannot be counted exactly, %d is the most; leave out `classes` for more",
 			l.Requests, uint32(math.MaxUint32))
 	}
 	return nil

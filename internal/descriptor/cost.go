@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Cost says how many hits amounts of several kinds are worth: one of its weights for each kind, in the order of their names. A
-// rule without weights counts every amount once.
+// Cost says how many hits amounts of several kinds are worth: one of its weights for each kind, in the order of their
+// names. A rule without weights counts every amount once.
 type Cost []Weight
 
 // Weight is what one unit of a kind is worth, in millionths of a hit.
@@ -42,8 +42,8 @@ func (c Cost) Weight(name string) (millionths uint64, ok bool) {
 	return c[i].Millionths, true
 }
 
-// Hits returns what the amounts are worth together. The sum is exact and is rounded up once, to whole hits. More than 64 bits of hits
-// are math.MaxUint64. It returns false and the name of the kind if the cost has no weight for it.
+// Hits returns what the amounts are worth together. The sum is exact and is rounded up once, to whole hits. More than
+// 64 bits of hits are math.MaxUint64. It returns false and the name of the kind if the cost has no weight for it.
 func (c Cost) Hits(amounts []Amount) (hits uint64, unknown string, ok bool) {
 	var high, low uint64 // of the sum in millionths
 	for i := range amounts {

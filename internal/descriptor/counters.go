@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and both are
-// enforced for all callers at all times or have the same name.
+// SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and
+// both are enforced for all callers at all times or have the same name.
 func (l *Limit) SameCounter(other *Limit) bool {
 	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
 		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
 }
 
-// Tag returns the end of the keys of a limit's counters: the identity of a limit among those that use counters of the same entries. It is the
-// same in every replica and region, in keys, in questions and in shared counters. The limit is one of the rule, or one with other numbers
-// (an override, a scale, a class); the rule may be nil.
+// Tag returns the end of the keys of a limit's counters: the identity of a limit among those that use counters of the
+// same entries. It is the same in every replica and region, in keys, in questions and in shared counters. The limit is
+// one of the rule, or one with other numbers (an override, a scale, a class); the rule may be nil.
 func (r *Rule) Tag(l *Limit) string {
 	if r != nil {
 		for i := range r.tags {
@@ -30,8 +30,8 @@ func (r *Rule) Tag(l *Limit) string {
 	return string(b)
 }
 
-// CountedWith returns a text that is the same for all rules of the domain that can share counters, although another condition chooses them. It is
-// empty for a rule that shares its counters with no other.
+// CountedWith returns a text that is the same for all rules of the domain that can share counters, although another
+// condition chooses them. It is empty for a rule that shares its counters with no other.
 func (r *Rule) CountedWith() string {
 	if r.shared == nil {
 		return ""
@@ -39,8 +39,8 @@ func (r *Rule) CountedWith() string {
 	return r.shared.with
 }
 
-// tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that must not share its
-// counter with another limit of the rule.
+// tagCounters makes the ends of the keys of a rule's counters: the algorithm and window, and the name of a limit that
+// must not share its counter with another limit of the rule.
 func (r *Rule) tagCounters() {
 	var u counterUsers
 	if len(r.Limits) > 1 {
@@ -58,9 +58,9 @@ func (r *Rule) tagCounters() {
 	u.tagTrials(r)
 }
 
-// counterUsers lists the limits that use counters of the same entries, by algorithm and window. Only a limit that is not enforced
-// for all callers, and would share a counter with another limit, has its name in its keys. So a limit that is being tried out
-// uses up nothing of an enforced limit, and the counters of enforced limits keep their keys.
+// counterUsers lists the limits that use counters of the same entries, by algorithm and window. Only a limit that is
+// not enforced for all callers, and would share a counter with another limit, has its name in its keys. So a limit that
+// is being tried out uses up nothing of an enforced limit, and the counters of enforced limits keep their keys.
 type counterUsers map[string]counterUser
 
 type counterUser struct {
@@ -88,8 +88,8 @@ func (u *counterUsers) add(r *Rule) {
 	}
 }
 
-// tagTrials makes the ends of the keys of the limits that are not enforced for all. With a schedule they have another mark than the
-// enforced ones, which have their names in their keys too.
+// tagTrials makes the ends of the keys of the limits that are not enforced for all. With a schedule they have another
+// mark than the enforced ones, which have their names in their keys too.
 func (u counterUsers) tagTrials(r *Rule) {
 	for i := range r.Limits {
 		l := &r.Limits[i]
@@ -108,8 +108,8 @@ func (u counterUsers) tagTrials(r *Rule) {
 	}
 }
 
-// conditionalRules are the rules of one domain that have a condition. A request that meets another condition can use the same counter
-// under another rule. No other rules share counters.
+// conditionalRules are the rules of one domain that have a condition. A request that meets another condition can use
+// the same counter under another rule. No other rules share counters.
 type conditionalRules struct {
 	rules   []*Rule
 	varies  bool // a rule has a limit that is not enforced for all
@@ -121,7 +121,8 @@ func (c *conditionalRules) add(r *Rule) {
 		return
 	}
 	for i := range r.shared.levels {
-		if l := &r.shared.levels[i]; l.group != nil && l.group.group != (Group{}) { // a rule with another condition may have other groups
+		// a rule with another condition may have other groups
+		if l := &r.shared.levels[i]; l.group != nil && l.group.group != (Group{}) {
 			l.text += l.group.mark()
 		}
 	}
@@ -130,8 +131,8 @@ func (c *conditionalRules) add(r *Rule) {
 	c.starred = c.starred || slices.ContainsFunc(r.Levels, func(l Level) bool { return HasWildcard(l.Key) })
 }
 
-// tagCounters makes the ends of the keys again, for the rules that can share counters. It compares keys and conditions, and not values: two
-// rules with a pattern and a value can match the same entry.
+// tagCounters makes the ends of the keys again, for the rules that can share counters. It compares keys and conditions,
+// and not values: two rules with a pattern and a value can match the same entry.
 func (c *conditionalRules) tagCounters() {
 	for _, r := range c.rules {
 		r.shared.with = c.identity(r)
@@ -184,9 +185,9 @@ func (c *conditionalRules) joinCounters() {
 	}
 }
 
-// FirstTag returns the smallest Tag of all counters with the same entries that limits of the rule are counted with: by the rule, by
-// rules that share one of its counters, by rules that share one of theirs, and so on. So it is the same for any two rules that share a
-// counter. Limits without a rate do not matter.
+// FirstTag returns the smallest Tag of all counters with the same entries that limits of the rule are counted with: by
+// the rule, by rules that share one of its counters, by rules that share one of theirs, and so on. So it is the same
+// for any two rules that share a counter. Limits without a rate do not matter.
 func (r *Rule) FirstTag() string {
 	if r.CountedWith() != "" {
 		return r.shared.first

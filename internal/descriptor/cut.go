@@ -48,14 +48,17 @@ func (d *Domain) cuts(entries []Entry) bool {
 // maxCutTries bounds the children that matchCut looks at for one descriptor.
 const maxCutTries = 64
 
-// matchCut finds the rule for entries with a value of which expressions see only the beginning. It is not known whether all of the value
-// matches an expression. Taking it for a match is right if the rule limits the caller, because a caller could otherwise escape a limit
-// by making a value longer. It is wrong if the rule exempts the caller, because a caller could then escape the other rules in the same way.
+// matchCut finds the rule for entries with a value of which expressions see only the beginning. It is not known whether
+// all of the value matches an expression. Taking it for a match is right if the rule limits the caller, because a
+// caller could otherwise escape a limit by making a value longer. It is wrong if the rule exempts the caller, because a
+// caller could then escape the other rules in the same way.
 //
-// So the expressions are taken in file order until a rule is found that denies all callers what is above a limit. If there is none, these
-// values match no expression, unless one leads to a rule that denies at least some callers and the other patterns do not.
+// So the expressions are taken in file order until a rule is found that denies all callers what is above a limit. If
+// there is none, these values match no expression, unless one leads to a rule that denies at least some callers and the
+// other patterns do not.
 func (d *Domain) matchCut(entries []Entry) *cutMatch {
-	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))} // so that the slices of Match stay on its caller's stack
+	// so that the slices of Match stay on its caller's stack
+	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))}
 	m.from(root)
 	return m
 }

@@ -66,8 +66,8 @@ func pathOf(t testing.TB, d *Domain, entries ...Entry) string {
 	return r.Path
 }
 
-// An expression that exempts callers does not match a value of which it sees only the beginning, so no caller escapes a limit by making a
-// value longer.
+// An expression that exempts callers does not match a value of which it sees only the beginning, so no caller escapes a
+// limit by making a value longer.
 func TestLongValuesEscapeNoLimit(t *testing.T) {
 	const images, slow = `/assets/.*\.png`, `/assets/.*a.{20}|/assets/.*\.png` // slow is in no automaton
 	for name, rule := range kindsOfRules() {
@@ -116,8 +116,8 @@ func TestLongValuesEscapeNoLimit(t *testing.T) {
 	}
 }
 
-// What Match finds for long values is compared with the trees that lack some of the expressions: if one of them denies the caller,
-// so does Match, and else the value matches no expression that exempts callers.
+// What Match finds for long values is compared with the trees that lack some of the expressions: if one of them denies
+// the caller, so does Match, and else the value matches no expression that exempts callers.
 func TestLongValuesFindTheRuleThatDenies(t *testing.T) {
 	racetest.Sequential(t)
 	rng := rand.New(rand.NewPCG(7, 29))

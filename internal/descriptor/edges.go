@@ -10,17 +10,19 @@ import (
 	"slices"
 )
 
-// edges maps a domain's nodes to their children. It is one hash table for the whole domain, with linear probing. A lookup
-// at a level reads one slot and one record. The slot contains the child, so the CPU can load the next level's slot while it
-// still compares the record.
+// edges maps a domain's nodes to their children. It is one hash table for the whole domain, with linear probing. A
+// lookup at a level reads one slot and one record. The slot contains the child, so the CPU can load the next level's
+// slot while it still compares the record.
 //
 // One map per node is as fast if all requests take one path, but slower if requests are spread over a large tree: each
-// level then waits for about six reads from memory, one after the other. One Go map with the key {parent, key, value} takes
-// about 1.6 times as long with 100,000 rules, and twice as long for values that no rule names (BenchmarkEdgesBesideMap).
+// level then waits for about six reads from memory, one after the other. One Go map with the key {parent, key, value}
+// takes about 1.6 times as long with 100,000 rules, and twice as long for values that no rule names
+// (BenchmarkEdgesBesideMap).
 type edges struct {
-	seed    maphash.Seed
-	slots   []slot   // their number is a power of two; at most three quarters are in use
-	records []byte   // each slot's edge: parent, key, index in list and length of the value in 4 bytes each, then the value
+	seed  maphash.Seed
+	slots []slot // their number is a power of two; at most three quarters are in use
+	// each slot's edge: parent, key, index in list and length of the value in 4 bytes each, then the value
+	records []byte
 	names   []string // the keys in records
 	list    []edge   // the same edges for people, with everything that is not matched exactly
 
@@ -47,12 +49,13 @@ type slot struct {
 type edge struct {
 	key, value string
 	parent     node
-	exact      node    // the child of the rule with exactly this value, or noNode
-	listed     node    // the child of the rule with this value in its list, or noNode
-	literal    node    // the child of the wildcard whose text equals this value, or noNode
-	starred    bool    // the key has a star: it is matched by edges.starred
-	folded     bool    // the value is in lower case, and in others.folded
-	others     *others // for an edge without a value: how other values are matched; nil: only the rule without a value matches
+	exact      node // the child of the rule with exactly this value, or noNode
+	listed     node // the child of the rule with this value in its list, or noNode
+	literal    node // the child of the wildcard whose text equals this value, or noNode
+	starred    bool // the key has a star: it is matched by edges.starred
+	folded     bool // the value is in lower case, and in others.folded
+	// for an edge without a value: how other values are matched; nil: only the rule without a value matches
+	others *others
 }
 
 // others matches the values that no rule names.
@@ -179,7 +182,8 @@ func (e *edges) putExact(parent node, spec *NodeSpec, child node) error {
 	h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 	s := e.find(h, parent, spec.Key, spec.Value)
 	if s == nil {
-		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode, literal: noNode}, child)
+		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: child, listed: noNode, literal: noNode},
+			child)
 		return nil
 	}
 	x := e.edge(s)
@@ -234,7 +238,8 @@ func (e *edges) putFolded(parent node, spec *NodeSpec, child node) error {
 		}
 		into[v] = child
 		f.longest = max(f.longest, len(v))
-		e.list = append(e.list, edge{key: spec.Key, value: v, parent: parent, exact: exact, listed: listed, literal: noNode, folded: true})
+		e.list = append(e.list, edge{key: spec.Key, value: v, parent: parent, exact: exact, listed: listed, literal: noNode,
+			folded: true})
 	}
 	return nil
 }
@@ -261,14 +266,16 @@ func (e *edges) putPattern(parent node, spec *NodeSpec, kind MatchKind, child no
 	o := x.others
 	switch kind {
 	case MatchWildcard:
-		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase, wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
+		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase,
+			wildcard: compileWildcard(spec.Value), text: spec.Value, child: child})
 		// A value whose text equals the wildcard matches this wildcard before all other patterns.
 		h := e.hashValue(e.hashKey(parent, spec.Key), spec.Value)
 		if s := e.find(h, parent, spec.Key, spec.Value); s != nil {
 			e.edge(s).literal = child // a list contains this value
 			break
 		}
-		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child}, child)
+		e.insert(h, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child},
+			child)
 	case MatchRegex:
 		e.regexes = true
 		o.patterns.list = append(o.patterns.list, pattern{kind: kind, fold: spec.FoldCase, text: spec.Value, child: child})
@@ -297,7 +304,8 @@ func (e *edges) putStarred(parent node, spec *NodeSpec, child node) error {
 		e.starred = make(map[node][]keyPattern)
 	}
 	e.starred[parent] = append(e.starred[parent], keyPattern{compileWildcard(text), text, child})
-	e.list = append(e.list, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode, literal: child, starred: true})
+	e.list = append(e.list, edge{key: spec.Key, value: spec.Value, parent: parent, exact: noNode, listed: noNode,
+		literal: child, starred: true})
 	return nil
 }
 

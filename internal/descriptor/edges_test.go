@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// mapEdges is what edges would be as one Go map. It knows only exact values and keys without a value: nothing else differs.
+// mapEdges is what edges would be as one Go map. It knows only exact values and keys without a value: nothing else
+// differs.
 type mapEdges map[mapEdge]node
 
 type mapEdge struct {
@@ -49,8 +50,8 @@ func matchByMap(d *Domain, m mapEdges, entries []Entry) *Rule {
 	return d.rules[n]
 }
 
-// BenchmarkEdgesBesideMap compares the table of a domain with a Go map, over trees of 100,000 rules and of 100. Requests
-// are for one path, for any path, or for values that no rule names.
+// BenchmarkEdgesBesideMap compares the table of a domain with a Go map, over trees of 100,000 rules and of 100.
+// Requests are for one path, for any path, or for values that no rule names.
 func BenchmarkEdgesBesideMap(b *testing.B) {
 	for _, shape := range append(shapes, [2]int{10, 10}) {
 		d, paths := twoLevels(b, shape[0], shape[1])

@@ -8,16 +8,17 @@ type Entry struct {
 	Value string // may be empty: then a rule without a value matches, or a pattern that matches the empty text
 }
 
-// Position is a place in a rule file. Line and Col count from 1. A rule that comes from no file has a zero Position. A rule
-// from a configuration server has no lines: its File is the resource's name, a colon and a space, and the path in the
-// resource.
+// Position is a place in a rule file. Line and Col count from 1. A rule that comes from no file has a zero Position. A
+// rule from a configuration server has no lines: its File is the resource's name, a colon and a space, and the path in
+// the resource.
 type Position struct {
 	File string
 	Line int
 	Col  int
 }
 
-// AppendPairs appends entries that are given as pairs of key and value. The last pair may lack its value, which is then empty.
+// AppendPairs appends entries that are given as pairs of key and value. The last pair may lack its value, which is then
+// empty.
 func AppendPairs(entries []Entry, pairs []string) []Entry {
 	for i := 0; i < len(pairs); i += 2 {
 		e := Entry{Key: pairs[i]}

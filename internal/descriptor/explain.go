@@ -40,8 +40,8 @@ type Candidate struct {
 // MatchKind is a way in which a rule matches a value.
 type MatchKind uint8
 
-// The kinds of match, in the order in which they are tried. Wildcards and regular expressions are tried together, in file
-// order.
+// The kinds of match, in the order in which they are tried. Wildcards and regular expressions are tried together, in
+// file order.
 const (
 	MatchExact    MatchKind = iota + 1
 	MatchValues             // a list of exact values
@@ -67,8 +67,8 @@ const maxNamed = 1000
 // maxExplained is the maximum number of patterns or keys that an explanation lists: a level may have thousands.
 const maxExplained = 50
 
-// Explain returns which rule Match finds for a descriptor's entries, and why. keys builds the counters' keys. A nil domain
-// means that no rules are loaded for it.
+// Explain returns which rule Match finds for a descriptor's entries, and why. keys builds the counters' keys. A nil
+// domain means that no rules are loaded for it.
 //
 // Explain reads all rules of the domain and allocates freely. Do not call it while deciding requests.
 func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
@@ -78,7 +78,8 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	if last := len(entries) - 1; d.MatchNamed(entries) != nil {
 		x := d.Explain(entries[:last], keys)
 		x.Levels = append(x.Levels, ExplainedLevel{Entry: entries[last], Candidates: []Candidate{
-			{Kind: MatchAny, Matched: true, Reason: "it names a reservation of the rule above, and is no part of the counter's key"},
+			{Kind: MatchAny, Matched: true,
+				Reason: "it names a reservation of the rule above, and is no part of the counter's key"},
 		}})
 		return x
 	}
@@ -106,7 +107,8 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	if x.Rule == nil {
 		x.Reason = "the rule that matches the last entry has no rate_limit"
 		if further := d.below(n); len(further) > 0 {
-			x.Reason = "the descriptor is shorter than any rule here: below the last entry the rules continue with " + keyNames(further)
+			x.Reason = "the descriptor is shorter than any rule here: below the last entry the rules continue with " +
+				keyNames(further)
 		}
 		return x
 	}
@@ -151,7 +153,8 @@ func (d *Domain) below(n node) []*edge {
 	return found
 }
 
-// explain describes which of the edges that leave a node an entry follows. taken is the child to which it leads, or noNode.
+// explain describes which of the edges that leave a node an entry follows. taken is the child to which it leads, or
+// noNode.
 func (d *Domain) explain(n node, siblings []*edge, e Entry, taken node) ExplainedLevel {
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: taken}
@@ -228,7 +231,8 @@ type explainer struct {
 	candidates []Candidate
 }
 
-// addCandidate adds a candidate. takes is whether it matches the value; because and becauseNot are the reasons for each case.
+// addCandidate adds a candidate. takes is whether it matches the value; because and becauseNot are the reasons for each
+// case.
 func (x *explainer) addCandidate(c Candidate, takes bool, because, becauseNot string) {
 	switch {
 	case x.by != "":
@@ -299,8 +303,8 @@ func (x *explainer) named(kind MatchKind, v *namedValues, fold bool) {
 	x.addCandidate(c, v.hit, because, not)
 }
 
-// networks adds the networks that contain the address, the smallest first. If there is none, it adds one candidate for all
-// networks.
+// networks adds the networks that contain the address, the smallest first. If there is none, it adds one candidate for
+// all networks.
 func (x *explainer) networks(n *networks) {
 	if n == nil {
 		return
@@ -323,12 +327,13 @@ func (x *explainer) networks(n *networks) {
 	}
 	slices.SortFunc(hold, func(a, b network) int { return cmp.Compare(b.prefix.Bits(), a.prefix.Bits()) })
 	for _, w := range hold {
-		x.addCandidate(Candidate{Kind: MatchCIDR, Value: w.prefix.String()}, true, fmt.Sprintf("%q is in the network, the smallest that holds it", x.value), "")
+		x.addCandidate(Candidate{Kind: MatchCIDR, Value: w.prefix.String()}, true,
+			fmt.Sprintf("%q is in the network, the smallest that holds it", x.value), "")
 	}
 }
 
-// patterns adds the patterns for the key and those with a star in their key, in file order. A wildcard whose text equals
-// the entry comes first.
+// patterns adds the patterns for the key and those with a star in their key, in file order. A wildcard whose text
+// equals the entry comes first.
 func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 	type asked struct {
 		Candidate
@@ -340,7 +345,8 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 	if rest != nil && rest.others != nil {
 		for i := range rest.others.patterns.list {
 			p := &rest.others.patterns.list[i]
-			a := asked{Candidate: Candidate{Kind: p.kind, Value: p.text}, text: strconv.Quote(x.value), what: "pattern", child: p.child}
+			a := asked{Candidate: Candidate{Kind: p.kind, Value: p.text}, text: strconv.Quote(x.value), what: "pattern",
+				child: p.child}
 			if p.kind == MatchRegex {
 				a.what = "expression"
 				if len(x.value) > x.most {
@@ -357,7 +363,8 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 			x.literal = starred[i].child
 		}
 		all = append(all, asked{
-			Candidate: Candidate{Kind: MatchWildcard, Value: starred[i].text}, text: strconv.Quote(text), what: "pattern of the whole entry",
+			Candidate: Candidate{Kind: MatchWildcard, Value: starred[i].text}, text: strconv.Quote(text),
+			what:  "pattern of the whole entry",
 			child: starred[i].child,
 		})
 	}

@@ -7,14 +7,16 @@ import (
 	"strconv"
 )
 
-// Fact is one key of the rule language: how it is shown and hashed. Package config has a row of the same name that reads the key.
+// Fact is one key of the rule language: how it is shown and hashed. Package config has a row of the same name that
+// reads the key.
 type Fact[T any] struct {
 	Key string
 
 	// text returns the value as a rule file writes it, or "" if there is nothing to show.
 	text func(of *T) string
 
-	// words describes the value for people, in a sentence about a limit: ", leased". Nil: the key has no words, or they stand elsewhere.
+	// words describes the value for people, in a sentence about a limit: ", leased". Nil: the key has no words, or they
+	// stand elsewhere.
 	words func(of *T) string
 
 	// hidden means that /rlconfig leaves the key out. It is part of Tree.Checksum all the same.
@@ -38,8 +40,8 @@ func (f Facts[T]) Of(of *T) iter.Seq2[string, string] {
 	}
 }
 
-// appendTo appends the keys that a T has, with their values. A key without a value adds nothing, so rules that do not use a new key keep
-// their checksum.
+// appendTo appends the keys that a T has, with their values. A key without a value adds nothing, so rules that do not
+// use a new key keep their checksum.
 func (f Facts[T]) appendTo(b []byte, of *T) []byte {
 	for i := range f {
 		if text := f[i].text(of); text != "" {
@@ -71,7 +73,10 @@ var RuleFacts = Facts[Rule]{
 	{Key: "cost", text: (*Rule).costs},
 	{Key: "unlimited", text: func(r *Rule) string { return when(r.Unlimited, "true") }},
 	{Key: "detailed_metric", hidden: true, text: func(r *Rule) string { return when(r.DetailedMetric, "true") }},
-	{Key: "overridable", hidden: true, text: func(r *Rule) string { return when(r.Overridable(), decimal(r.OverrideMax)) }},
+	{Key: "overridable", hidden: true, text: func(r *Rule) string {
+		return when(r.Overridable(),
+			decimal(r.OverrideMax))
+	}},
 	{Key: "usage", hidden: true, text: func(r *Rule) string { return when(r.Usage, "true") }},
 	{Key: "replaces", hidden: true, text: func(r *Rule) string {
 		if r.Replaces == nil {
@@ -94,7 +99,8 @@ type RuleLimit struct {
 	Index int   // of the limit in the rule
 }
 
-// LimitFacts are the keys of a limit. Limit.Words describes enforcement after all others, and Rule.LimitWords what a rule adds.
+// LimitFacts are the keys of a limit. Limit.Words describes enforcement after all others, and Rule.LimitWords what a
+// rule adds.
 var LimitFacts = Facts[RuleLimit]{
 	{Key: "unit_multiplier", text: func(l *RuleLimit) string {
 		return when(l.Window.Multiplier > 1 && l.Algorithm != Concurrency, decimal(l.Window.Multiplier))
@@ -112,7 +118,10 @@ var LimitFacts = Facts[RuleLimit]{
 			return when(l.Algorithm != FixedWindow && l.Algorithm != SharedWindow, l.Algorithm.String())
 		},
 		words: func(l *RuleLimit) string { return l.algorithmWords() }},
-	{Key: "max_in_flight", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, decimal(l.Requests)) }},
+	{Key: "max_in_flight", text: func(l *RuleLimit) string {
+		return when(l.Algorithm == Concurrency,
+			decimal(l.Requests))
+	}},
 	{Key: "ttl", text: func(l *RuleLimit) string { return when(l.Algorithm == Concurrency, l.TTL()) }},
 	{Key: "precision", text: func(l *RuleLimit) string { return when(l.Precision > 1, decimal(l.Precision)) }},
 	{Key: "burst", text: func(l *RuleLimit) string { return when(l.Has(SettingBurst), decimal(l.Burst)) }},
@@ -128,7 +137,10 @@ var LimitFacts = Facts[RuleLimit]{
 		text:  func(l *RuleLimit) string { return when(l.Lease, "true") },
 		words: func(l *RuleLimit) string { return when(l.Lease, ", leased") }},
 	{Key: "shadow", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedInShadow, "true") }},
-	{Key: "enforce_percent", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedForSome, decimal(l.EnforcePercent)) }},
+	{Key: "enforce_percent", text: func(l *RuleLimit) string {
+		return when(l.Enforcement == EnforcedForSome,
+			decimal(l.EnforcePercent))
+	}},
 	{Key: "soft", text: func(l *RuleLimit) string { return when(l.Enforcement == EnforcedSoftly, "true") }},
 	{Key: "warn_at", text: func(l *RuleLimit) string { return when(l.WarnAt > 0, decimal(l.WarnAt)) }},
 	{Key: "penalty",

@@ -4,11 +4,12 @@ import "time"
 
 // FileStatus is the state of one rule file, or of another source of rules.
 type FileStatus struct {
-	Name     string    // path below the rule directory, or the resource's name
-	State    FileState // whether it is in use
-	Domains  []string  // the domains that the version in use defines
-	Rules    int       // how many rules the version in use has
-	Errors   []string  // why its newest version was rejected, each with file:line:col or resource and path; empty if loaded
+	Name    string    // path below the rule directory, or the resource's name
+	State   FileState // whether it is in use
+	Domains []string  // the domains that the version in use defines
+	Rules   int       // how many rules the version in use has
+	// why its newest version was rejected, each with file:line:col or resource and path; empty if loaded
+	Errors   []string
 	Warnings []string  // parts of the version in use that do not have the effect that was written, each with file:line:col
 	Since    time.Time // when State last changed
 }

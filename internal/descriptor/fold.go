@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// Fold returns a value with the letters A to Z in lower case. Other letters stay as they are: which of them are the same depends on
-// the language.
+// Fold returns a value with the letters A to Z in lower case. Other letters stay as they are: which of them are the
+// same depends on the language.
 func Fold(value string) string {
 	first := 0
 	for first < len(value) && !upper(value[first]) {
@@ -33,8 +33,9 @@ func Fold(value string) string {
 
 func upper(c byte) bool { return 'A' <= c && c <= 'Z' }
 
-// foldRegex makes an expression match the letters that Fold changes in any case. The flag (?i) of package syntax is no use here: it
-// also matches other letters, such as U+017F for s, which Fold keeps, so one caller would have several counters.
+// foldRegex makes an expression match the letters that Fold changes in any case. The flag (?i) of package syntax is no
+// use here: it also matches other letters, such as U+017F for s, which Fold keeps, so one caller would have several
+// counters.
 func foldRegex(re *syntax.Regexp) *syntax.Regexp {
 	for i, sub := range re.Sub {
 		re.Sub[i] = foldRegex(sub)
@@ -65,8 +66,8 @@ func foldLiteral(re *syntax.Regexp) *syntax.Regexp {
 	return all
 }
 
-// foldClass adds the other case of each letter to the pairs of a class. A class with the first and the last of all characters was
-// written with a ^: what it excludes is then excluded in both cases.
+// foldClass adds the other case of each letter to the pairs of a class. A class with the first and the last of all
+// characters was written with a ^: what it excludes is then excluded in both cases.
 func foldClass(pairs []rune) []rune {
 	negated := len(pairs) > 0 && pairs[0] == 0 && pairs[len(pairs)-1] == unicode.MaxRune
 	if negated {
@@ -87,8 +88,9 @@ func foldClass(pairs []rune) []rune {
 	return pairs
 }
 
-// regexText writes an expression as text. The method String of package syntax takes a hundred thousand steps for each class such as [^/], so
-// a character that the expression does not have stands for the classes, which are then written in its places.
+// regexText writes an expression as text. The method String of package syntax takes a hundred thousand steps for each
+// class such as [^/], so a character that the expression does not have stands for the classes, which are then written
+// in its places.
 func regexText(re *syntax.Regexp) string {
 	literal := make(map[rune]bool)
 	var classes []string

@@ -38,7 +38,8 @@ func TestFoldedExpressions(t *testing.T) {
 	}
 }
 
-// What an expression with fold makes equal, the counter makes equal too: a caller has no further counter for each way to write s and k.
+// What an expression with fold makes equal, the counter makes equal too: a caller has no further counter for each way
+// to write s and k.
 func TestFoldedExpressionsAndCounters(t *testing.T) {
 	d := domainOf(t, Options{}, NodeSpec{Key: "k", Kind: MatchRegex, Value: "shop-k[s-u]é|[^s]x", FoldCase: true})
 	var seen []string

@@ -16,7 +16,8 @@ type Group struct {
 // ParseGroup parses a group as rule files write it: ipv6/64, ipv4/24,ipv6/56 or $1.
 func ParseGroup(text string) (Group, error) {
 	wrong := func() error {
-		return fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1", text)
+		return fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of "+
+			"`value_regex`, such as $1", text)
 	}
 	var g Group
 	if number, ok := strings.CutPrefix(text, "$"); ok {
@@ -82,8 +83,8 @@ type grouping struct {
 	capture   *capture // nil if the group is none of an expression
 }
 
-// newGrouping returns nil if the values of a level are not grouped. All notations of an address are one group where a network matches
-// it, also without `group`.
+// newGrouping returns nil if the values of a level are not grouped. All notations of an address are one group where a
+// network matches it, also without `group`.
 func newGrouping(spec *NodeSpec) (*grouping, error) {
 	network := spec.Kind == MatchCIDR
 	if spec.Group == (Group{}) && !spec.FoldCase && !network || spec.Condition || spec.ShareThreshold {
@@ -99,8 +100,8 @@ func newGrouping(spec *NodeSpec) (*grouping, error) {
 	return g, nil
 }
 
-// oneAddress reports whether only the notations of one address count as one. Then the counter's key has no mark: it is the key of the usual
-// notation, so that it also stays the same where a plan has other networks, or none.
+// oneAddress reports whether only the notations of one address count as one. Then the counter's key has no mark: it is
+// the key of the usual notation, so that it also stays the same where a plan has other networks, or none.
 func (g *grouping) oneAddress() bool { return g.addresses && g.group == (Group{}) }
 
 // mark returns what tells a group from others of the same pattern, in keys of rules that can share counters.
@@ -111,8 +112,8 @@ func (g *grouping) mark() string {
 	return g.group.String() + "="
 }
 
-// counted returns the value that counts. The value of an address is the first address of its network: it is in the same group. A
-// text that is no address counts as itself.
+// counted returns the value that counts. The value of an address is the first address of its network: it is in the same
+// group. A text that is no address counts as itself.
 func (g *grouping) counted(value string) string {
 	switch {
 	case g.capture != nil:
@@ -126,8 +127,9 @@ func (g *grouping) counted(value string) string {
 	return value
 }
 
-// address returns what an address or a network counts as: the first address of the group that contains it, an address in its usual
-// notation, or a network that is larger than a group. It takes memory only if the value does not contain this text.
+// address returns what an address or a network counts as: the first address of the group that contains it, an address
+// in its usual notation, or a network that is larger than a group. It takes memory only if the value does not contain
+// this text.
 func (g *grouping) address(value string) string {
 	p, ok := ParseNetwork(value)
 	if !ok {

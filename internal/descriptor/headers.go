@@ -35,7 +35,8 @@ const (
 	WarningHeader  = "x-ratelimit-warning"  // the limits that are almost exceeded, and the soft limits that are
 )
 
-// OwnHeader is a header that a rule file defines. Each value begins as a template, so that any service's headers can be sent.
+// OwnHeader is a header that a rule file defines. Each value begins as a template, so that any service's headers can be
+// sent.
 //
 // It is left out of an answer if one of its fields has no value there.
 type OwnHeader struct {
@@ -69,22 +70,24 @@ type HeaderField uint8
 
 // The fields. They describe one limit, except for FieldRetryAfter, which is about the request.
 const (
-	FieldNone        HeaderField = iota
-	FieldLimit                   // requests_per_unit; of concurrency: max_in_flight
-	FieldCapacity                // the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
-	FieldUsed                    // FieldCapacity without FieldRemaining
-	FieldUsedPercent             // the same in percent of FieldCapacity, rounded down
-	FieldRemaining               // hits that still pass
-	FieldReset                   // seconds until the window ends or nothing is in use any more, rounded up
-	FieldResetUnix               // the same as a Unix time
-	FieldWindow                  // length in seconds; a concurrency limit has none
-	FieldName                    // the limit's name; an unnamed limit has none
-	FieldRetryAfter              // seconds until the denied request would pass, rounded up; none if it passes, or never will
+	FieldNone  HeaderField = iota
+	FieldLimit             // requests_per_unit; of concurrency: max_in_flight
+	// the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
+	FieldCapacity
+	FieldUsed        // FieldCapacity without FieldRemaining
+	FieldUsedPercent // the same in percent of FieldCapacity, rounded down
+	FieldRemaining   // hits that still pass
+	FieldReset       // seconds until the window ends or nothing is in use any more, rounded up
+	FieldResetUnix   // the same as a Unix time
+	FieldWindow      // length in seconds; a concurrency limit has none
+	FieldName        // the limit's name; an unnamed limit has none
+	FieldRetryAfter  // seconds until the denied request would pass, rounded up; none if it passes, or never will
 )
 
 // HeaderFieldNames are the names in rule files; FieldNone has none.
 var HeaderFieldNames = []string{
-	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldUsedPercent: "used_percent", FieldRemaining: "remaining", FieldReset: "reset",
+	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldUsedPercent: "used_percent",
+	FieldRemaining: "remaining", FieldReset: "reset",
 	FieldResetUnix: "reset_unix", FieldWindow: "window", FieldName: "name", FieldRetryAfter: "retry_after",
 }
 
@@ -92,8 +95,8 @@ var HeaderFieldNames = []string{
 // length.
 const MaxNameInHeader = 128
 
-// MaxHeaderInteger is the largest integer of structured fields, which the headers of the IETF draft are: 15 digits. A client must ignore a
-// field with a larger one.
+// MaxHeaderInteger is the largest integer of structured fields, which the headers of the IETF draft are: 15 digits. A
+// client must ignore a field with a larger one.
 const MaxHeaderInteger = 999_999_999_999_999
 
 // Longest returns the most characters that stand for the field.
@@ -146,10 +149,11 @@ type HeaderFamilies uint8
 
 // The families.
 const (
-	HeadersReference  HeaderFamilies = 1 << iota // RateLimit-Limit, -Remaining and -Reset, or names set by the operator
-	HeadersDraft03                               // X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy writes them
-	HeadersIETF                                  // RateLimit-Policy and RateLimit, the structured fields of the IETF draft
-	HeadersRetryAfter                            // Retry-After on denials
+	HeadersReference HeaderFamilies = 1 << iota // RateLimit-Limit, -Remaining and -Reset, or names set by the operator
+	// X-RateLimit-Limit with all policies, -Remaining and -Reset, as Envoy writes them
+	HeadersDraft03
+	HeadersIETF       // RateLimit-Policy and RateLimit, the structured fields of the IETF draft
+	HeadersRetryAfter // Retry-After on denials
 )
 
 // HeaderFamilyNames are the names of the families in rule files and flags, in the order of their bits.

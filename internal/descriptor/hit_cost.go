@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// HitCost is what one hit of a request counts for under the limits of a rule: its factor, times what each table has for a value of
-// the request.
+// HitCost is what one hit of a request counts for under the limits of a rule: its factor, times what each table has for
+// a value of the request.
 type HitCost struct {
 	Factor uint64 // 1 to MaxHitCost
 	Tables []CostTable

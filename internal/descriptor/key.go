@@ -6,25 +6,26 @@ import (
 	"slices"
 )
 
-// maxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a readable
-// beginning and is completed by a SHA-256, so that callers cannot make a backend's keys long.
+// maxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a
+// readable beginning and is completed by a SHA-256, so that callers cannot make a backend's keys long.
 const maxKeySize = 512
 
 const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 
-// KeyBuilder builds the keys that identify counters. The zero value has no prefix. It may be copied and used concurrently.
+// KeyBuilder builds the keys that identify counters. The zero value has no prefix. It may be copied and used
+// concurrently.
 //
 // A key has the form
 //
 //	<prefix><domain>|<key>=<value>|<key>=<value>|<algorithm and window>
 //
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
-// wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with a
-// star. An entry that is a condition has a single ~ after its key. Where values are grouped, the key is followed by the pattern with
-// its mark, if there is one, then =~ for a group or =~= for values without case, then the value that counts. Under a
-// condition, the group itself and = precede this value. In text from a caller
-// or a rule, the bytes \ | = ~ { are escaped. So two different identities never share a key, and no value can choose its key's
-// cluster slot by a {tag}.
+// wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with
+// a star. An entry that is a condition has a single ~ after its key. Where values are grouped, the key is followed by
+// the pattern with its mark, if there is one, then =~ for a group or =~= for values without case, then the value that
+// counts. Under a condition, the group itself and = precede this value. In text from a caller or a rule, the bytes \ |
+// = ~ { are escaped. So two different identities never share a key, and no value can choose its key's cluster slot by a
+// {tag}.
 type KeyBuilder struct {
 	Prefix string
 	Format KeyFormat // default KeysOwn, the form above
@@ -77,16 +78,16 @@ func (k KeyBuilder) AppendKey(dst []byte, domain string, entries []Entry, rule *
 // conditionMark replaces the value of an entry that is a condition. No pattern is empty, so no other level has it.
 const conditionMark = "~"
 
-// groupMark stands before a value that counts for a group of values, and foldMark before one in lower case. No value and no pattern
-// has them. There are two, because an exact value has no pattern: the network of an address could have the text of another rule's
-// value.
+// groupMark stands before a value that counts for a group of values, and foldMark before one in lower case. No value
+// and no pattern has them. There are two, because an exact value has no pattern: the network of an address could have
+// the text of another rule's value.
 const (
 	groupMark = "=~"
 	foldMark  = "=~="
 )
 
-// groupedBy returns the text before the value that counts. It has the pattern, because a group of one level may reach into
-// what another level matches: these are two counters.
+// groupedBy returns the text before the value that counts. It has the pattern, because a group of one level may reach
+// into what another level matches: these are two counters.
 func groupedBy(level Level, values []string, group Group) string {
 	mark := groupMark
 	if group == (Group{}) {
@@ -98,8 +99,8 @@ func groupedBy(level Level, values []string, group Group) string {
 // maxSharedSize is the length in bytes up to which a key contains a list of values in full.
 const maxSharedSize = 128
 
-// sharedBy returns the text that replaces the value in a key, for all values that a level matches. It is empty for an exact
-// value and for a key without a value, which share nothing. The order of a list does not change it.
+// sharedBy returns the text that replaces the value in a key, for all values that a level matches. It is empty for an
+// exact value and for a key without a value, which share nothing. The order of a list does not change it.
 func sharedBy(level Level, values []string) string {
 	switch level.Kind {
 	case MatchWildcard:
@@ -132,9 +133,9 @@ func shortened(text []byte) []byte {
 	return hex.AppendEncode([]byte(`~=\#`), sum[:])
 }
 
-// hashKey replaces the text from index body on by its readable beginning and a hash of all of it. Escaping never produces
-// the mark \#, so no other key can look like this one. The beginning is never cut within an escape: that would turn the
-// mark into an escaped backslash.
+// hashKey replaces the text from index body on by its readable beginning and a hash of all of it. Escaping never
+// produces the mark \#, so no other key can look like this one. The beginning is never cut within an escape: that would
+// turn the mark into an escaped backslash.
 func hashKey(dst []byte, body int) []byte {
 	sum := sha256.Sum256(dst[body:])
 	dst = dst[:min(body+keyPrefixKept, len(dst))]
@@ -147,7 +148,8 @@ func hashKey(dst []byte, body int) []byte {
 	return hex.AppendEncode(dst, sum[:])
 }
 
-// escapes maps each byte that must be escaped in a key to the byte that follows the backslash. It is 0 for all other bytes.
+// escapes maps each byte that must be escaped in a key to the byte that follows the backslash. It is 0 for all other
+// bytes.
 var escapes = [256]byte{'\\': '\\', '|': '|', '=': '=', '~': '~', '{': '['}
 
 func appendEscaped(dst []byte, s string) []byte {

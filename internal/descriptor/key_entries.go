@@ -2,9 +2,9 @@ package descriptor
 
 import "strings"
 
-// KeyEntries returns the entries that a counter's key of the form KeysOwn names, as far as the key tells. Where a pattern
-// stands for values, the entry has the pattern, or one value of a list; a condition has an empty value. ok is false for a key
-// that is no key of the domain, and for a long one, which contains a hash.
+// KeyEntries returns the entries that a counter's key of the form KeysOwn names, as far as the key tells. Where a
+// pattern stands for values, the entry has the pattern, or one value of a list; a condition has an empty value. ok is
+// false for a key that is no key of the domain, and for a long one, which contains a hash.
 //
 // The entries are for people. Whether they lead to the counter shows Match.
 func KeyEntries(domain, key string) (entries []Entry, ok bool) {

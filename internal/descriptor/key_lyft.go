@@ -17,10 +17,11 @@ const (
 	//
 	//	<prefix><domain>_<key>_<value>_<key>_<value>_<start of the window, in seconds since the Unix epoch>
 	//
-	// These counters are fixed windows of one unit, on the clock, without reservations and penalties, of requests' own limits and of rules that envoyproxy/ratelimit can
-	// read and that have one limit. All other counters keep the KeysOwn format. KeysLyft distinguishes less than KeysOwn:
-	// two identities share a key if their names are equal when joined, or if their windows have different units and begin
-	// in the same second. A caller can choose the slot in a cluster by a {tag} in a value.
+	// These counters are fixed windows of one unit, on the clock, without reservations and penalties, of requests' own
+	// limits and of rules that envoyproxy/ratelimit can read and that have one limit. All other counters keep the KeysOwn
+	// format. KeysLyft distinguishes less than KeysOwn: two identities share a key if their names are equal when joined,
+	// or if their windows have different units and begin in the same second. A caller can choose the slot in a cluster by
+	// a {tag} in a value.
 	//
 	// AppendKey does not know the time, and writes the unit in braces instead of the window's start: {minute}. No other
 	// key ends in a brace. The store of the counters calls AppendLyftKey to fill in the start.
@@ -32,14 +33,17 @@ const (
 const maxLyftKeySize = 4096
 
 // appendLyft appends a key of KeysLyft, if the counter can have one.
-func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule, limit *Limit) (key []byte, ok bool) {
+func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule *Rule,
+	limit *Limit) (key []byte, ok bool) {
 	w := limit.Window
-	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.FromRequest || limit.Penalty != nil || limit.Reservable() ||
+	if limit.Algorithm != FixedWindow || limit.FirstHit || limit.Scheduled || limit.FromRequest || limit.Penalty != nil ||
+		limit.Reservable() ||
 		w.Multiplier > 1 || !w.Unit.OnWire() || w.Location != nil && !w.Named {
 		return dst, false
 	}
 	if rule != nil && len(rule.Limits) > 1 {
-		return dst, false // in envoyproxy/ratelimit, limits of one entry would share a counter whenever their windows begin together
+		// in envoyproxy/ratelimit, limits of one entry would share a counter whenever their windows begin together
+		return dst, false
 	}
 	start := len(dst)
 	dst = append(dst, k.Prefix...)

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each key was worked out by hand from what envoyproxy/ratelimit writes: prefix, domain, then key and value of each entry
-// with underscores between, then the start of the window.
+// Each key was worked out by hand from what envoyproxy/ratelimit writes: prefix, domain, then key and value of each
+// entry with underscores between, then the start of the window.
 func TestLyftKeys(t *testing.T) {
 	at := time.Date(2026, 11, 21, 15, 4, 5, 678_000_000, time.UTC)
 	per := func(u Unit) *Limit { return &Limit{Requests: 5, Window: Window{Unit: u}} }
@@ -30,11 +30,12 @@ func TestLyftKeys(t *testing.T) {
 		limit   *Limit
 		want    string // own: the key is one of ours
 	}{
-		"a second":               {"", []Entry{{"k", "v"}}, nil, per(Second), "d_k_v_1795273445"},
-		"a minute":               {"", []Entry{{"k", "v"}}, nil, per(Minute), "d_k_v_1795273440"},
-		"an hour":                {"", []Entry{{"k", "v"}}, nil, per(Hour), "d_k_v_1795273200"},
-		"a day":                  {"", []Entry{{"k", "v"}}, nil, per(Day), "d_k_v_1795219200"},
-		"a week":                 {"", []Entry{{"k", "v"}}, nil, per(Week), "d_k_v_1795046400"},  // from the epoch: a Thursday
+		"a second": {"", []Entry{{"k", "v"}}, nil, per(Second), "d_k_v_1795273445"},
+		"a minute": {"", []Entry{{"k", "v"}}, nil, per(Minute), "d_k_v_1795273440"},
+		"an hour":  {"", []Entry{{"k", "v"}}, nil, per(Hour), "d_k_v_1795273200"},
+		"a day":    {"", []Entry{{"k", "v"}}, nil, per(Day), "d_k_v_1795219200"},
+		// from the epoch: a Thursday
+		"a week":                 {"", []Entry{{"k", "v"}}, nil, per(Week), "d_k_v_1795046400"},
 		"a month":                {"", []Entry{{"k", "v"}}, nil, per(Month), "d_k_v_1793664000"}, // of 30 days
 		"a year":                 {"", []Entry{{"k", "v"}}, nil, per(Year), "d_k_v_1766016000"},  // of 365 days
 		"a month of a calendar":  {"", []Entry{{"k", "v"}}, nil, calendar(true), "d_k_v_1793491200"},

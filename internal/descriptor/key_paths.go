@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// HasKeys reports whether the domain has a rule for the keys of these entries, in this order, whatever their values are. It tells a
-// request that no rule happens to match now from one that none can ever match, such as one with a misspelt key. The last entry may name a
-// reservation.
+// HasKeys reports whether the domain has a rule for the keys of these entries, in this order, whatever their values
+// are. It tells a request that no rule happens to match now from one that none can ever match, such as one with a
+// misspelt key. The last entry may name a reservation.
 //
 // It reads all rules of the domain: remember what it returns.
 func (d *Domain) HasKeys(entries []Entry) bool {
@@ -24,11 +24,13 @@ func (d *Domain) HasKeys(entries []Entry) bool {
 		return true // a level without a limit, which exempts
 	}
 	return slices.ContainsFunc(d.rules, func(r *Rule) bool {
-		return r != nil && slices.EqualFunc(r.Levels, entries, func(l Level, e Entry) bool { return l.Key == e.Key || starMayMatch(l.Key, e.Key) })
+		return r != nil && slices.EqualFunc(r.Levels, entries,
+			func(l Level, e Entry) bool { return l.Key == e.Key || starMayMatch(l.Key, e.Key) })
 	})
 }
 
-// starMayMatch reports whether a key with a star matches some entry with a key: it is matched against the key, an underscore and the value.
+// starMayMatch reports whether a key with a star matches some entry with a key: it is matched against the key, an
+// underscore and the value.
 func starMayMatch(starred, key string) bool {
 	before, _, found := strings.Cut(starred, "*")
 	return found && (strings.HasPrefix(key, before) || strings.HasPrefix(before, key+"_"))

@@ -85,8 +85,8 @@ func countedOf(domain string, entries []Entry, rule *Rule, limit *Limit) counted
 	return c
 }
 
-// readKey reads an identity back from its key: a key from which everything can be read belongs to one identity only. Of a
-// hashed key it reads only the tag, and returns the rest as hashed.
+// readKey reads an identity back from its key: a key from which everything can be read belongs to one identity only. Of
+// a hashed key it reads only the tag, and returns the rest as hashed.
 func readKey(key string) (c counted, hashed string, err error) {
 	parts, marks, isHashed, err := splitKey(key)
 	if err != nil {
@@ -307,7 +307,8 @@ func FuzzKey(f *testing.F) {
 	f.Add("d|a=b_c|f60", uint64(0x0706050302), uint64(0x0605040301), uint16(0), uint8(1), uint8(1), uint32(1), uint32(1))
 	f.Add(`d\|\=~{[x}`, uint64(0x0706050302), uint64(0x0605040301), uint16(500), uint8(0x12), uint8(0x21), uint32(5), uint32(6))
 	f.Add(`\\\\\\\\\\\\\\#`, uint64(0x0101010101), uint64(0x0101010102), uint16(60), uint8(4), uint8(4), uint32(5), uint32(5))
-	f.Add("00*0", uint64(4311810264), uint64(4311810306), uint16(220), uint8('o'), uint8('W'), uint32(0), uint32(12)) // a star in a key
+	// a star in a key
+	f.Add("00*0", uint64(4311810264), uint64(4311810306), uint16(220), uint8('o'), uint8('W'), uint32(0), uint32(12))
 	f.Add(strings.Repeat("|", 600), uint64(0x2020202020), uint64(0x2121212121), uint16(0), uint8(0), uint8(0x80), uint32(5), uint32(5))
 	f.Fuzz(func(t *testing.T, text string, cuts1, cuts2 uint64, pad uint16, how1, how2 uint8, seconds1, seconds2 uint32) {
 		text = strings.Repeat("p", int(pad%1024)) + text

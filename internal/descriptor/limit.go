@@ -9,16 +9,18 @@ import (
 // NoDelayAll is the NoDelay of a leaky bucket in which nothing waits: a pure policer.
 const NoDelayAll = math.MaxUint32
 
-// MaxRequests is the largest number of requests of a limit, and its largest burst. Redis scripts compute in doubles, which
-// represent every number up to this one, and the next one, exactly.
+// MaxRequests is the largest number of requests of a limit, and its largest burst. Redis scripts compute in doubles,
+// which represent every number up to this one, and the next one, exactly.
 const MaxRequests = 1<<53 - 1
 
-// Limit is a number of requests per window, and the algorithm that enforces it. Small fields stand together, because there are
-// many limits: a larger one would take the next larger piece of memory.
+// Limit is a number of requests per window, and the algorithm that enforces it. Small fields stand together, because
+// there are many limits: a larger one would take the next larger piece of memory.
 type Limit struct {
 	Name     string // the rule's name, or this limit's if the rule has several; may be empty
 	Requests uint64 // per Window, at most MaxRequests; concurrency: places
-	Burst    uint64 // token bucket: capacity, at least 1; leaky bucket: how many hits may wait; at most MaxRequests. Other algorithms ignore it
+	// token bucket: capacity, at least 1; leaky bucket: how many hits may wait; at most MaxRequests. Other algorithms
+	// ignore it
+	Burst uint64
 
 	Algorithm Algorithm
 
@@ -31,7 +33,8 @@ type Limit struct {
 	// Lease allows this replica to take permits from Redis in batches and to hand them out locally.
 	Lease bool
 
-	Scheduled bool // it applies only at some times: Rule.Schedule. It then does not share the counter of a limit that always applies
+	// it applies only at some times: Rule.Schedule. It then does not share the counter of a limit that always applies
+	Scheduled bool
 
 	Enforcement    Enforcement
 	EnforcePercent uint8 // EnforcedForSome: for how many percent of the counters
@@ -41,7 +44,8 @@ type Limit struct {
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
 	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
 
-	// FromRequest: a request brings it along, in addition to the limits of its rule. It shares no counter with them, which would count twice.
+	// FromRequest: a request brings it along, in addition to the limits of its rule. It shares no counter with them, which
+	// would count twice.
 	FromRequest bool
 
 	WarnAt uint8 // in percent of Capacity: answers warn from this usage on; 0: never
@@ -52,7 +56,8 @@ type Limit struct {
 
 	Regions *Regions // nil: each region counts on its own
 
-	// Penalty is active for some time after a caller exceeded this limit, and denies its requests: NewPenalty. Nil: there is none.
+	// Penalty is active for some time after a caller exceeded this limit, and denies its requests: NewPenalty. Nil: there
+	// is none.
 	Penalty *Limit
 
 	Arithmetic Arithmetic // filled in by Compile
@@ -77,8 +82,9 @@ func (l *Limit) Capacity() uint64 {
 	return l.Burst + a.more
 }
 
-// Quota returns the limit as headers show it: a number of hits, and the seconds that renew them, rounded up. It is Requests and the window at
-// now. Of a bucket it is the size and the time that fills it, because the hits that remain belong to its size. 0 seconds: there is no window.
+// Quota returns the limit as headers show it: a number of hits, and the seconds that renew them, rounded up. It is
+// Requests and the window at now. Of a bucket it is the size and the time that fills it, because the hits that remain
+// belong to its size. 0 seconds: there is no window.
 func (l *Limit) Quota(now time.Time) (hits uint64, seconds int64) {
 	length := l.Window.LengthAt(now)
 	switch {
@@ -102,7 +108,8 @@ func (l *Limit) NoDelayText() string {
 	return decimal(l.NoDelay)
 }
 
-// OnWire returns the unit and the multiplier of the protocol's current_limit. The places of a concurrency limit are in no window.
+// OnWire returns the unit and the multiplier of the protocol's current_limit. The places of a concurrency limit are in
+// no window.
 func (l *Limit) OnWire() (unit Unit, multiplier uint32) {
 	if l.Algorithm == Concurrency {
 		return UnitUnknown, 0
@@ -119,8 +126,8 @@ func (l *Limit) SharesCounter(other *Limit) bool {
 // Tag is the end of the keys of the counters of a limit that no rule has. A rule tells its limits apart: Rule.Tag.
 func (l *Limit) Tag() string { return (*Rule)(nil).Tag(l) }
 
-// appendTag appends what distinguishes this limit's counter from other counters of the same entries: the algorithm and the
-// window. It leaves out the number of requests, so that a raised limit keeps the hits counted so far.
+// appendTag appends what distinguishes this limit's counter from other counters of the same entries: the algorithm and
+// the window. It leaves out the number of requests, so that a raised limit keeps the hits counted so far.
 func (l *Limit) appendTag(b []byte) []byte {
 	a := &algorithms[l.Algorithm]
 	if l.Interval && a.interval != 0 {

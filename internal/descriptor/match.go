@@ -16,15 +16,16 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 
 // Match returns the rule for a descriptor's entries, or nil.
 //
-// On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value, else
-// the value and then the list that contains it if case does not matter, else the smallest network that contains the
-// address or network, else the first wildcard or regular expression in file order that matches, else the rule without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star
-// in its key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a
-// shorter or longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
+// On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value,
+// else the value and then the list that contains it if case does not matter, else the smallest network that contains
+// the address or network, else the first wildcard or regular expression in file order that matches, else the rule
+// without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star in its
+// key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a shorter or
+// longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
 // patterns that match the empty text.
 //
-// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found then denies
-// requests, see matchCut.
+// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found
+// then denies requests, see matchCut.
 func (d *Domain) Match(entries []Entry) *Rule {
 	r := d.match(entries)
 	if d.edges.regexes && r.deniesWhom() != deniesAll && d.cuts(entries) {
@@ -43,8 +44,8 @@ func (d *Domain) match(entries []Entry) *Rule {
 	return d.rules[n]
 }
 
-// MatchNamed returns the rule for a descriptor whose last entry names a reservation (ReserveID, CommitID): the rule of the other
-// entries, if it allows reservations. Otherwise it returns nil, and the last entry is one like all others.
+// MatchNamed returns the rule for a descriptor whose last entry names a reservation (ReserveID, CommitID): the rule of
+// the other entries, if it allows reservations. Otherwise it returns nil, and the last entry is one like all others.
 func (d *Domain) MatchNamed(entries []Entry) *Rule {
 	last := len(entries) - 1
 	if last < 1 || !ReservationEntry(entries[last].Key) {
@@ -56,12 +57,12 @@ func (d *Domain) MatchNamed(entries []Entry) *Rule {
 	return nil
 }
 
-// HasPatterns reports whether the domain has expressions or wildcards. The time to match them is proportional to the size
-// of the request.
+// HasPatterns reports whether the domain has expressions or wildcards. The time to match them is proportional to the
+// size of the request.
 func (d *Domain) HasPatterns() bool { return d.edges.patterned }
 
-// child returns the child of a node for one entry, or noNode. after is for values of which expressions see only the beginning: such a
-// value matches only expressions with a child above after; root: all of them.
+// child returns the child of a node for one entry, or noNode. after is for values of which expressions see only the
+// beginning: such a value matches only expressions with a child above after; root: all of them.
 func (e *edges) child(parent node, key, value string, after node) node {
 	h := e.hashKey(parent, key)
 	if value != "" && e.valued {
@@ -84,12 +85,13 @@ func (e *edges) child(parent node, key, value string, after node) node {
 	return s.child
 }
 
-// childStarred finds the child for an entry on a level whose rules have wildcards in their keys. s is the slot of the rule that has the key
-// and no value; it may be nil.
+// childStarred finds the child for an entry on a level whose rules have wildcards in their keys. s is the slot of the
+// rule that has the key and no value; it may be nil.
 func (e *edges) childStarred(s *slot, parent node, key, value string, after node) node {
 	starred := e.starred[parent]
 	for i := range starred {
-		if t := starred[i].text; len(t) == len(key)+1+len(value) && t[:len(key)] == key && t[len(key)] == '_' && t[len(key)+1:] == value {
+		if t := starred[i].text; len(t) == len(key)+1+len(value) && t[:len(key)] == key && t[len(key)] == '_' &&
+			t[len(key)+1:] == value {
 			return starred[i].child
 		}
 	}
@@ -133,7 +135,8 @@ func (o *others) child(value string, most int, after node) node {
 	return o.patterns.find(value, most, after)
 }
 
-// direct returns the child for a value that a rule has in another case, else the child for the value's network, or noNode.
+// direct returns the child for a value that a rule has in another case, else the child for the value's network, or
+// noNode.
 func (o *others) direct(value string) node {
 	if o.folded != nil {
 		if c := o.folded.find(value); c != noNode {

@@ -2,8 +2,8 @@ package descriptor
 
 import "slices"
 
-// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing, and cost nothing
-// there. The low byte is for rules; package limiter adds its own bits above it.
+// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing,
+// and cost nothing there. The low byte is for rules; package limiter adds its own bits above it.
 type Needs uint16
 
 // What rules need.

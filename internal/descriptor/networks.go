@@ -6,7 +6,8 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// networks finds the smallest network that contains an address or a network. Its cost does not depend on the number of networks or their nesting.
+// networks finds the smallest network that contains an address or a network. Its cost does not depend on the number of
+// networks or their nesting.
 type networks struct {
 	list  []network // in file order
 	table bart.Table[node]

@@ -19,8 +19,8 @@ type pattern struct {
 	child    node
 }
 
-// match reports whether the pattern matches. It is for patterns that are in no automaton. As in an automaton, an expression
-// reads at most the first most bytes of a value. A wildcard with fold gets the value in lower case.
+// match reports whether the pattern matches. It is for patterns that are in no automaton. As in an automaton, an
+// expression reads at most the first most bytes of a value. A wildcard with fold gets the value in lower case.
 func (p *pattern) match(value string, most int) bool {
 	switch {
 	case p.regex == nil:
@@ -39,8 +39,8 @@ type patterns struct {
 	single   []int32      // the indexes in list of all other patterns, which are tried one after the other
 }
 
-// find returns the child of the first pattern that matches, or noNode if none does. If the value is longer than most, only
-// expressions with a child above after match it; root: all of them.
+// find returns the child of the first pattern that matches, or noNode if none does. If the value is longer than most,
+// only expressions with a child above after match it; root: all of them.
 func (p *patterns) find(value string, most int, after node) node {
 	first, past := none, int32(-1)
 	if after != root {
@@ -123,8 +123,8 @@ type compiledRegex struct {
 	alone  *automaton
 }
 
-// join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise it
-// builds several. The sizes multiply when all expressions can begin anywhere in the text.
+// join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise
+// it builds several. The sizes multiply when all expressions can begin anywhere in the text.
 func (p *patterns) join(list []compiledRegex, work *int) error {
 	if len(list) == 1 {
 		p.automata = append(p.automata, list[0].alone)
@@ -151,9 +151,9 @@ func (p *patterns) join(list []compiledRegex, work *int) error {
 // maxOverlapWork bounds the work of comparing two expressions, in places that are looked at.
 const maxOverlapWork = 1 << 17
 
-// LongOverlap reports whether there are values of any length whose beginning may belong to a match of the expression first, and which
-// then match only the expression second. It also does if the expressions are too large to know. An expression with fold matches the
-// letters A to Z in any case. A . is any character, also the end of a line.
+// LongOverlap reports whether there are values of any length whose beginning may belong to a match of the expression
+// first, and which then match only the expression second. It also does if the expressions are too large to know. An
+// expression with fold matches the letters A to Z in any case. A . is any character, also the end of a line.
 func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) bool {
 	both := &program{}
 	for i, x := range []struct {
@@ -177,8 +177,8 @@ func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) b
 func (a *automaton) longOverlap() bool {
 	n := len(a.ends)
 	after := func(s int) []uint16 { return a.next[s*a.classes:][:a.classes] }
-	// The states that long texts lead to while both expressions can continue. What remains of these states when those without a
-	// predecessor are removed, again and again, is on a cycle or behind one.
+	// The states that long texts lead to while both expressions can continue. What remains of these states when those
+	// without a predecessor are removed, again and again, is on a cycle or behind one.
 	long := make([]bool, n)
 	for s := range long {
 		long[s] = a.goesOn[s] == 1<<2-1
@@ -233,8 +233,8 @@ const defaultPatternBytes = 4096
 // maxRegexSize is the maximum length of an expression in bytes. No person writes a longer one.
 const maxRegexSize = 1024
 
-// compileRegex compiles the expression of a value_regex, which parseRegex has read. It has the syntax of RE2 and must match the
-// whole value. The time for a match is proportional to the length of the value, for every expression.
+// compileRegex compiles the expression of a value_regex, which parseRegex has read. It has the syntax of RE2 and must
+// match the whole value. The time for a match is proportional to the length of the value, for every expression.
 func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp, error) {
 	if fold {
 		text = regexText(parsed)
@@ -248,8 +248,8 @@ func compileRegex(text string, parsed *syntax.Regexp, fold bool) (*regexp.Regexp
 	return re, nil
 }
 
-// RegexInstructions checks a value_regex, and returns how many instructions it compiles to. Its memory, and the time to prepare it,
-// grow with that number.
+// RegexInstructions checks a value_regex, and returns how many instructions it compiles to. Its memory, and the time to
+// prepare it, grow with that number.
 func RegexInstructions(text string) (int, error) {
 	parsed, err := parseRegex(text, false)
 	if err != nil {
@@ -262,8 +262,8 @@ func RegexInstructions(text string) (int, error) {
 	return len(compiled.Inst), nil
 }
 
-// parseRegex parses an expression on its own, without what compileRegex puts around it: that must neither repair a broken
-// expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
+// parseRegex parses an expression on its own, without what compileRegex puts around it: that must neither repair a
+// broken expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
 func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {
 		return nil, errors.New("the expression is empty: write one, or leave value_regex out to match any value")

@@ -32,15 +32,16 @@ func (q *QuotaBuckets) String() string {
 	return "{" + strings.Join(s, ", ") + "}"
 }
 
-// OrderBucket sorts the pairs of a bucket's id into the order in which they are matched: first the keys that the domain names, then the
-// others, sorted by key. An id is a map, so its pairs have no order. A nil Domain names no keys.
+// OrderBucket sorts the pairs of a bucket's id into the order in which they are matched: first the keys that the domain
+// names, then the others, sorted by key. An id is a map, so its pairs have no order. A nil Domain names no keys.
 func (d *Domain) OrderBucket(pairs []Entry) {
 	var order []string
 	if d != nil && d.QuotaBuckets != nil {
 		order = d.QuotaBuckets.Order
 	}
 	slices.SortFunc(pairs, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(rank(order, a.Key), rank(order, b.Key)), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Value, b.Value))
+		return cmp.Or(cmp.Compare(rank(order, a.Key), rank(order, b.Key)), cmp.Compare(a.Key, b.Key),
+			cmp.Compare(a.Value, b.Value))
 	})
 }
 

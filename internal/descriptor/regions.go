@@ -70,8 +70,8 @@ func (r *Regions) Words() string {
 // MaxRegionName is how long the name of a region may be.
 const MaxRegionName = 32
 
-// ValidRegion reports whether a text can be the name of a region: letters from a to z, digits, and hyphens within. Names are labels
-// of metrics and parts of certificates.
+// ValidRegion reports whether a text can be the name of a region: letters from a to z, digits, and hyphens within.
+// Names are labels of metrics and parts of certificates.
 func ValidRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" &&
 		!strings.HasPrefix(name, "-") && !strings.HasSuffix(name, "-")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Reservations are the bounds within which callers may reserve hits under a limit: take them before their number is known,
-// and correct the number later.
+// Reservations are the bounds within which callers may reserve hits under a limit: take them before their number is
+// known, and correct the number later.
 type Reservations struct {
 	TTL    time.Duration // how long a reservation lasts if the caller does not say so
 	MaxTTL time.Duration // how long one may last
@@ -16,8 +16,8 @@ type Reservations struct {
 	MaxShare       uint32 // the largest reservation, in parts per million of the limit's capacity
 	MaxOutstanding int    // the most reservations that one counter has at once
 
-	// Release gives the hits of a reservation back when it expires. Without it they stay charged: a caller that goes away is
-	// charged what it has reserved.
+	// Release gives the hits of a reservation back when it expires. Without it they stay charged: a caller that goes away
+	// is charged what it has reserved.
 	Release bool
 
 	Cost Cost // what amounts are worth in hits; all limits of a rule have the same
@@ -38,8 +38,8 @@ func (r *Reservations) Largest(l *Limit) int64 {
 	return int64(n)
 }
 
-// Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a denial may end
-// at any moment, and no hits can be taken in advance.
+// Reservable reports whether hits of a limit can be reserved. Then they may be returned one by one at any time: a
+// denial may end at any moment, and no hits can be taken in advance.
 func (l *Limit) Reservable() bool { return l.Reservations != nil || l.Algorithm == Concurrency }
 
 // String returns the bounds as a rule file writes them, or "" for nil.

@@ -28,20 +28,22 @@ type Rule struct {
 	Path         string        // "domain.key_value.key": the rule's identity in metrics, logs and answers
 	Position     Position      // of the rule in its rule file
 
-	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so it is a
-	// pointer: there may be very many rules.
+	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so
+	// it is a pointer: there may be very many rules.
 	shared *sharedLevels
 
 	tags []string // of the counters of Limits, made once
 }
 
-// RuleSettings are what a descriptor says about its rule, apart from its limits and what depends on the entries of a request.
+// RuleSettings are what a descriptor says about its rule, apart from its limits and what depends on the entries of a
+// request.
 type RuleSettings struct {
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
 	// nil, []any and map[string]any. It must not be modified.
 	Metadata map[string]any
 
-	OverrideMax    uint64  // the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
+	// the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
+	OverrideMax    uint64
 	OnError        OnError // what to do when the backend cannot read its counters
 	Shadow         bool    // decided and measured, but not enforced
 	Quota          bool    // quota mode: the request is denied only when all quota-mode descriptors are over their limits
@@ -74,7 +76,8 @@ func (r *Rule) Reservable() bool {
 	return false
 }
 
-// Cost returns what the amounts of reservations under the rule are worth in hits. If it is empty, every amount counts once.
+// Cost returns what the amounts of reservations under the rule are worth in hits. If it is empty, every amount counts
+// once.
 func (r *Rule) Cost() Cost {
 	if len(r.Limits) == 0 || r.Limits[0].Reservations == nil {
 		return nil
@@ -97,8 +100,9 @@ func (l Level) Text() string {
 	return l.Key + "_" + l.Value
 }
 
-// PatternFor returns the text that replaces the value of an entry with this key, in names and keys that show the level's
-// pattern. For a level with a star in its key it is the level's Text, without the key and underscore if Text begins with them.
+// PatternFor returns the text that replaces the value of an entry with this key, in names and keys that show the
+// level's pattern. For a level with a star in its key it is the level's Text, without the key and underscore if Text
+// begins with them.
 func (l Level) PatternFor(key string) string {
 	if !HasWildcard(l.Key) {
 		return l.Value
@@ -132,8 +136,8 @@ func (r *Rule) Shares(level int) bool {
 	return r.shared != nil && r.shared.levels[level].text != "" && r.shared.levels[level].group == nil
 }
 
-// groupings returns what the levels say with fold_case and group, in the order of the levels. /rlconfig shows both keys at the first of
-// them, which it passes, so that what concerns one level stands together.
+// groupings returns what the levels say with fold_case and group, in the order of the levels. /rlconfig shows both keys
+// at the first of them, which it passes, so that what concerns one level stands together.
 func (r *Rule) groupings(first string) string {
 	var all []string
 	for i, l := range r.Levels {

@@ -87,8 +87,8 @@ func (l *Limit) Multiply(n uint64) error {
 	return nil
 }
 
-// Scalable returns a *LimitError unless the limit can be counted with its numbers times every number from 1 to most. The limit is
-// compiled.
+// Scalable returns a *LimitError unless the limit can be counted with its numbers times every number from 1 to most.
+// The limit is compiled.
 func (l *Limit) Scalable(most uint64) error {
 	top := *l
 	if err := top.Multiply(most); err != nil {
@@ -98,12 +98,16 @@ func (l *Limit) Scalable(most uint64) error {
 	if a.StepDen == 0 {
 		return nil // what is exact for a number is exact for all smaller ones
 	}
-	// The exact time between two hits of a bucket is a fraction, whose denominator is largest for numbers without common factors.
+	// The exact time between two hits of a bucket is a fraction, whose denominator is largest for numbers without common
+	// factors.
 	high, den := bits.Mul64(uint64(a.StepDen), most)
 	far, full := bits.Mul64(l.Burst+1, uint64(a.Step)+1+most)
 	horizon := uint64(maxHorizon.Microseconds())
-	if capacity := top.Capacity(); high != 0 || den > 1<<exactBits || !fits(int64(capacity), int64(den)) || far != 0 || full > horizon {
-		return limitErrorf("scale", "a bucket of %d with %d times this rate cannot be counted exactly for each number up to %d; write a smaller `max`, a smaller `burst`, or fixed_window",
+	if capacity := top.Capacity(); high != 0 || den > 1<<exactBits || !fits(int64(capacity), int64(den)) || far != 0 ||
+		full > horizon {
+		return limitErrorf("scale",
+			"a bucket of %d with %d times this rate cannot be counted exactly for each number up to %d; write a smaller "+
+				"`max`, a smaller `burst`, or fixed_window",
 			l.Burst, most, most)
 	}
 	return nil

@@ -118,7 +118,8 @@ func TestStarredKeysAllocateNothing(t *testing.T) {
 	}
 }
 
-// What a value is counted by under a key with a star: the pattern stands for the value, and differs from all other patterns.
+// What a value is counted by under a key with a star: the pattern stands for the value, and differs from all other
+// patterns.
 func TestKeysOfStarredRules(t *testing.T) {
 	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{
 		{Key: "hdr_*", ShareThreshold: true, Rule: perMinute(1)},

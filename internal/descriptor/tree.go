@@ -55,19 +55,21 @@ func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
 
 // NodeSpec is one level of the rule tree as a rule file defines it.
 type NodeSpec struct {
-	Key      string   // with a star in it: key and value together are a wildcard for the entry's key and value
-	Value    string   // Kind 0: empty means any value, and a star makes it a wildcard. Other kinds: the expression or the network
+	Key string // with a star in it: key and value together are a wildcard for the entry's key and value
+	// Kind 0: empty means any value, and a star makes it a wildcard. Other kinds: the expression or the network
+	Value    string
 	Values   []string // for MatchValues
 	Rule     *Rule    // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
 	Children []NodeSpec
 	Position Position
 
-	Kind           MatchKind // how values are matched; 0: determined by Key and Value
-	ShareThreshold bool      // all matching values share one counter; no effect on an exact value or on a key without a value
-	ValueToMetric  bool      // the metric's name contains the request's value instead of the rule's
-	Condition      bool      // the value is matched, but is no part of the counter's key
-	FoldCase       bool      // A to Z and a to z are one; Value and Values have lower case
-	Group          Group     // values that share a counter; needs a Kind or a Value that matches several
+	Kind MatchKind // how values are matched; 0: determined by Key and Value
+	// all matching values share one counter; no effect on an exact value or on a key without a value
+	ShareThreshold bool
+	ValueToMetric  bool  // the metric's name contains the request's value instead of the rule's
+	Condition      bool  // the value is matched, but is no part of the counter's key
+	FoldCase       bool  // A to Z and a to z are one; Value and Values have lower case
+	Group          Group // values that share a counter; needs a Kind or a Value that matches several
 }
 
 // Level returns the spec as one step of a rule's path.
@@ -148,9 +150,9 @@ const (
 // Compile builds the tree. The specs' rules then belong to the tree, so the specs must not be used afterwards, unless
 // Copy is set.
 //
-// It returns an error for what would make matching ambiguous: a domain that is defined twice, siblings with the same key
-// and value, an empty domain or key, or two limits of a rule that would share one counter. Callers that can give a better
-// message check for these first.
+// It returns an error for what would make matching ambiguous: a domain that is defined twice, siblings with the same
+// key and value, an empty domain or key, or two limits of a rule that would share one counter. Callers that can give a
+// better message check for these first.
 func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 	if o.PatternBytes <= 0 {
 		o.PatternBytes = defaultPatternBytes
@@ -165,7 +167,8 @@ func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 		if t.domains[spec.Name] != nil {
 			return nil, fmt.Errorf("compile rules: domain %q twice", spec.Name)
 		}
-		d := &Domain{Name: spec.Name, DomainSettings: spec.DomainSettings, RequestLimits: &Rule{Domain: spec.Name}, edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
+		d := &Domain{Name: spec.Name, DomainSettings: spec.DomainSettings, RequestLimits: &Rule{Domain: spec.Name},
+			edges: newEdges(o.PatternBytes), rules: make([]*Rule, 1)}
 		before := len(t.Rules)
 		sums.domain(d)
 		c := compiler{tree: t, domain: d, copies: spec.Copy, months: o.CalendarMonths, sums: &sums}
@@ -286,7 +289,8 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	r.denies = r.denial()
 	r.tagCounters()
 	if c.anyOf.shared {
-		r.shared = &sharedLevels{levels: slices.Clone(c.shared), grouped: slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
+		r.shared = &sharedLevels{levels: slices.Clone(c.shared),
+			grouped: slices.ContainsFunc(c.shared, func(s shared) bool { return s.group != nil })}
 	}
 	r.Needs = r.needs()
 	c.conditional.add(r)
@@ -320,7 +324,8 @@ func (c *compiler) rule(r *Rule) (*Rule, error) {
 	return r, nil
 }
 
-// calendarMonths makes a rule's windows of one month follow the calendar. Limits that belong to a spec are copied first.
+// calendarMonths makes a rule's windows of one month follow the calendar. Limits that belong to a spec are copied
+// first.
 func (c *compiler) calendarMonths(r *Rule) {
 	copied := !c.copies
 	for i := range r.Limits {

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Unit is the unit of time of a limit's window. The numbers up to Week come from Envoy's protocol, which has no other units.
+// Unit is the unit of time of a limit's window. The numbers up to Week come from Envoy's protocol, which has no other
+// units.
 type Unit uint8
 
-// The units. Months have 30 days and years 365, as in every release of the protocol's other servers. Window.Location makes
-// windows follow the calendar instead.
+// The units. Months have 30 days and years 365, as in every release of the protocol's other servers. Window.Location
+// makes windows follow the calendar instead.
 const (
 	UnitUnknown Unit = iota
 	Second

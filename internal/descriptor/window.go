@@ -4,10 +4,10 @@ import "time"
 
 // Window is the span of time that a limit counts in: Multiplier units, on the clock or on a calendar.
 type Window struct {
-	// Location makes the windows follow the calendar of a time zone: local midnight, weeks, real months and years. It is only for
-	// units of a day and longer. Windows of several units are counted from 1 January 1970, of weeks from the week of that day. So a
-	// window of 3 months is a quarter of a year. Nil means windows of equal length, counted from the Unix
-	// epoch.
+	// Location makes the windows follow the calendar of a time zone: local midnight, weeks, real months and years. It is
+	// only for units of a day and longer. Windows of several units are counted from 1 January 1970, of weeks from the week
+	// of that day. So a window of 3 months is a quarter of a year. Nil means windows of equal length, counted from the
+	// Unix epoch.
 	Location *time.Location
 
 	Multiplier uint32 // 0 means 1
@@ -26,7 +26,8 @@ func (w Window) Length() time.Duration {
 	return w.Unit.Length() * time.Duration(max(w.Multiplier, 1))
 }
 
-// LengthAt returns the length of the window that contains a time. Months, years and days on the calendar have different lengths.
+// LengthAt returns the length of the window that contains a time. Months, years and days on the calendar have different
+// lengths.
 func (w Window) LengthAt(now time.Time) time.Duration {
 	if w.Location == nil {
 		return w.Length()
@@ -35,8 +36,8 @@ func (w Window) LengthAt(now time.Time) time.Duration {
 	return time.Duration(end-start) * time.Microsecond
 }
 
-// OnWire returns the unit and the multiplier of the protocol's current_limit: 0 means 1. The unit is UnitUnknown if the protocol cannot
-// express the window: a calendar's, unless it is Named, or milliseconds.
+// OnWire returns the unit and the multiplier of the protocol's current_limit: 0 means 1. The unit is UnitUnknown if the
+// protocol cannot express the window: a calendar's, unless it is Named, or milliseconds.
 func (w Window) OnWire() (unit Unit, multiplier uint32) {
 	switch {
 	case w.Location != nil && !w.Named || !w.Unit.OnWire():
@@ -47,8 +48,8 @@ func (w Window) OnWire() (unit Unit, multiplier uint32) {
 	return w.Unit, w.Multiplier
 }
 
-// CalendarMonth turns a window of one month on the clock into the calendar month in UTC, which the protocol's unit MONTH
-// then stands for. It reports whether it changed the window.
+// CalendarMonth turns a window of one month on the clock into the calendar month in UTC, which the protocol's unit
+// MONTH then stands for. It reports whether it changed the window.
 func (w *Window) CalendarMonth() bool {
 	if w.Unit != Month || w.Multiplier > 1 || w.Location != nil {
 		return false
@@ -74,9 +75,9 @@ func (w Window) Bounds(now int64) (start, end int64) {
 	return now - phase, now - phase + length
 }
 
-// calendar returns the bounds of the calendar window that contains now. A window begins when the local date first reaches
-// its first day. So windows neither overlap nor leave a gap when a zone changes its offset around midnight: a day that the
-// zone skips has no window, and the repeated part of a day that has ended belongs to the next day.
+// calendar returns the bounds of the calendar window that contains now. A window begins when the local date first
+// reaches its first day. So windows neither overlap nor leave a gap when a zone changes its offset around midnight: a
+// day that the zone skips has no window, and the repeated part of a day that has ended belongs to the next day.
 func (w Window) calendar(now int64) (start, end int64) {
 	for number := w.Number(now); ; number++ {
 		if end = w.begins(number + 1); now < end {
@@ -129,7 +130,8 @@ func (w Window) begins(number int64) int64 {
 	return firstInstant(w.Location, y, m, d)
 }
 
-// weekToEpoch is how many days after the beginning of its week the Unix epoch was. It was a Thursday, 3 days after a Monday.
+// weekToEpoch is how many days after the beginning of its week the Unix epoch was. It was a Thursday, 3 days after a
+// Monday.
 func (w Window) weekToEpoch() int64 { return (7 + 3 - int64(w.WeekStart)) % 7 }
 
 func floorDiv(a, b int64) int64 {
@@ -142,9 +144,9 @@ func floorDiv(a, b int64) int64 {
 // widestOffset is in seconds. No zone has ever been that far ahead of UTC.
 const widestOffset = 16 * 60 * 60
 
-// firstInstant returns the time, in microseconds, when the clocks of a zone first show the beginning of a day or later. Month
-// and day may overflow, as in time.Date. It does not use time.Date for local midnight: that returns a time on the day
-// before if midnight is skipped, and either of the two midnights if there are two.
+// firstInstant returns the time, in microseconds, when the clocks of a zone first show the beginning of a day or later.
+// Month and day may overflow, as in time.Date. It does not use time.Date for local midnight: that returns a time on the
+// day before if midnight is skipped, and either of the two midnights if there are two.
 func firstInstant(zone *time.Location, y int, m time.Month, d int) int64 {
 	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() // as the clocks show it
 	for t := time.Unix(midnight-widestOffset, 0).In(zone); ; {

@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A limit with `active` counts and denies only at some times. Apply leaves out a limit that is not active. Judge shortens the times of one
-// that is: it denies nothing after its active time, which a store does not know. This holds for everything that callers see; events and
-// usage keep the counter's own window.
+// A limit with `active` counts and denies only at some times. Apply leaves out a limit that is not active. Judge
+// shortens the times of one that is: it denies nothing after its active time, which a store does not know. This holds
+// for everything that callers see; events and usage keep the counter's own window.
 
 // leaveOutInactive marks the limits that do not apply now. A rule without any other limit does not apply.
 func (w *work) leaveOutInactive(s *subject) {
@@ -67,13 +67,14 @@ func (t *span) shorten(a *descriptor.Active, l *descriptor.Limit, now time.Time)
 	t.wait, t.more, t.reset = min(wait, left), min(t.more, left), min(reset, left)
 }
 
-// untilNoneDenies lengthens a wait if a limit of 0 of the same rule applies when it is over, such as a Sunday after the quiet hours of
-// a Saturday.
+// untilNoneDenies lengthens a wait if a limit of 0 of the same rule applies when it is over, such as a Sunday after the
+// quiet hours of a Saturday.
 func (w *work) untilNoneDenies(s *subject, wait time.Duration) time.Duration {
 	if s.overridden() {
 		return wait
 	}
-	for range 2 * len(s.rule.Limits) * len(descriptor.WeekdayNames) { // a week; if they follow each other without end, there is no such time
+	// a week; if they follow each other without end, there is no such time
+	for range 2 * len(s.rule.Limits) * len(descriptor.WeekdayNames) {
 		next := wait
 		cs := w.ruleCharges(s)
 		for i := range cs {

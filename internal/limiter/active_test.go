@@ -50,7 +50,8 @@ func TestActiveLimits(t *testing.T) {
 	}
 }
 
-// A rule replaces others only while one of its limits is active. What others replace does not come back by being active.
+// A rule replaces others only while one of its limits is active. What others replace does not come back by being
+// active.
 func TestActiveAndReplaces(t *testing.T) {
 	named := func(name string, replaces ...string) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Name, r.Replaces = name, replaces }
@@ -94,7 +95,8 @@ func TestActiveAndOverrides(t *testing.T) {
 	}
 }
 
-// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and nothing is denied.
+// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and
+// nothing is denied.
 func TestActiveBesideShadow(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission, Headers: descriptor.HeadersReference},

@@ -179,8 +179,9 @@ func ofManyLimits(replaces ...string) descriptor.NodeSpec {
 	return descriptor.NodeSpec{Key: "k", Rule: rule}
 }
 
-// costs returns how long a decision takes on one limiter and on another: the shortest of several times, taken in turn. As long
-// as the other seems to take more than most times as long, it asks again, because a busy machine is not always busy.
+// costs returns how long a decision takes on one limiter and on another: the shortest of several times, taken in turn.
+// As long as the other seems to take more than most times as long, it asks again, because a busy machine is not always
+// busy.
 func costs(one, other *fixture, req *limiter.Request, most time.Duration) (a, b time.Duration) {
 	cost := func(f *fixture) time.Duration {
 		began := time.Now()
@@ -194,8 +195,8 @@ func costs(one, other *fixture, req *limiter.Request, most time.Duration) (a, b 
 	return a, b
 }
 
-// A request with very many takes costs about as much under all_or_nothing as without it: its cost does not grow with the
-// square of its size. That also holds if the store has no room for their counters.
+// A request with very many takes costs about as much under all_or_nothing as without it: its cost does not grow with
+// the square of its size. That also holds if the store has no room for their counters.
 func TestCostOfManyTakes(t *testing.T) {
 	racetest.Sequential(t)
 	var pairs []string
@@ -394,7 +395,8 @@ func TestLargeNumbersAreExact(t *testing.T) {
 	}
 }
 
-// Answers that count whole seconds round up a window in milliseconds, and the protocol has no unit for it. The metadata is exact.
+// Answers that count whole seconds round up a window in milliseconds, and the protocol has no unit for it. The metadata
+// is exact.
 func TestWindowInMilliseconds(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Explain: true, Headers: descriptor.HeadersDraft03 | descriptor.HeadersIETF}, descriptor.NodeSpec{Key: "k", Rule: &descriptor.Rule{Limits: []descriptor.Limit{
 		{Requests: 1, Window: descriptor.Window{Unit: descriptor.Millisecond, Multiplier: 250}},

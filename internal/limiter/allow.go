@@ -10,9 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// Most requests of a program ask for one hit under one descriptor, most rules have one limit without further settings, and the
-// program only wants to know whether the request passes. Then most steps of a decision have nothing to do. Such a decision is plain:
-// it takes a shorter way to the same answer.
+// Most requests of a program ask for one hit under one descriptor, most rules have one limit without further settings,
+// and the program only wants to know whether the request passes. Then most steps of a decision have nothing to do. Such
+// a decision is plain: it takes a shorter way to the same answer.
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {
@@ -28,15 +28,18 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 	return all
 }
 
-// isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but deny.
+// isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but
+// deny.
 func isPlain(r *descriptor.Rule) bool {
-	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && r.Limits[0].Regions == nil && !r.Unlimited && !r.Shadow
+	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && r.Limits[0].Regions == nil &&
+		!r.Unlimited && !r.Shadow
 }
 
-// AllowPlain decides a request of one hit under one descriptor, whose entries are pairs of key and value. If its decision is not
-// plain, it does nothing and plain is false: Decide decides such a request. The delay is how long a request that passes
-// must wait. The errors are the same as in Decide.
-func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string, pairs []string) (allowed bool, delay time.Duration, plain bool, err error) {
+// AllowPlain decides a request of one hit under one descriptor, whose entries are pairs of key and value. If its
+// decision is not plain, it does nothing and plain is false: Decide decides such a request. The delay is how long a
+// request that passes must wait. The errors are the same as in Decide.
+func (l *Limiter) AllowPlain(ctx context.Context, now time.Time, domain string,
+	pairs []string) (allowed bool, delay time.Duration, plain bool, err error) {
 	snap := l.snapshot.Load()
 	if snap == nil || snap.plain == nil {
 		return false, 0, false, nil
@@ -81,16 +84,19 @@ func (w *work) chargePlain(s *Settings, d *descriptor.Domain, rule *descriptor.R
 		vote = backend.VoteAny
 	}
 	w.request.Together, w.request.PeekWhenKnown = atomic || s.StopWhenOver, !atomic && s.StopWhenOver
-	w.request.Takes = append(w.request.Takes, backend.Take{Key: w.keyBytes, Limit: limit, Rule: rule, Hits: 1, Vote: vote, CountDenied: countsDenied(limit, atomic)})
+	w.request.Takes = append(w.request.Takes, backend.Take{Key: w.keyBytes, Limit: limit, Rule: rule, Hits: 1, Vote: vote,
+		CountDenied: countsDenied(limit, atomic)})
 	w.request.Outcomes = append(w.request.Outcomes, backend.Outcome{})
 }
 
-// finishPlain answers a plain request whose take has failed, as Decide does: on_error may allow it, deny it, or count it in this
-// replica.
-func (w *work) finishPlain(ctx context.Context, q question, rule *descriptor.Rule, err error) (bool, time.Duration, error) {
+// finishPlain answers a plain request whose take has failed, as Decide does: on_error may allow it, deny it, or count
+// it in this replica.
+func (w *work) finishPlain(ctx context.Context, q question, rule *descriptor.Rule,
+	err error) (bool, time.Duration, error) {
 	q.req = &Request{Domain: q.domain.Name, Descriptors: []Descriptor{{Entries: w.entries}}}
 	w.question = q
-	w.subjects = append(w.subjects, subject{matched: rule, rule: rule, sent: w.entries, counted: w.entries, hits: 1, end: 1})
+	w.subjects = append(w.subjects, subject{matched: rule, rule: rule, sent: w.entries, counted: w.entries, hits: 1,
+		end: 1})
 	w.charges = append(w.charges, charge{limit: &rule.Limits[0], guard: none})
 	var d Decision
 	err = w.finish(ctx, &d, err)

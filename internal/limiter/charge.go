@@ -5,7 +5,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// charge makes takes from the charges. If the request is one atomic step, charges with the same counter and vote share a take.
+// charge makes takes from the charges. If the request is one atomic step, charges with the same counter and vote share
+// a take.
 func (w *work) charge() {
 	if w.domain == nil {
 		return
@@ -45,9 +46,10 @@ func (w *work) atomic() bool {
 	}
 }
 
-// vote returns how a denial of a descriptor affects the request. A descriptor that is not enforced has no vote. In quota
-// mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for itself, votes
-// matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota mode.
+// vote returns how a denial of a descriptor affects the request. A descriptor that is not enforced has no vote. In
+// quota mode, if the request is one atomic step, one passing descriptor is enough. If each descriptor counts for
+// itself, votes matter only among the limits of one descriptor, and for StopWhenOver, which does not consider quota
+// mode.
 func (w *work) vote(s *subject, atomic, passedInQuotaMode bool) backend.Vote {
 	switch {
 	case s.shadow():
@@ -112,8 +114,8 @@ func (w *work) place(t *backend.Take, c *charge, atomic bool) {
 	}
 }
 
-// key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's are not in the key. A caller
-// that is blocked has another algorithm, and so another counter, which stays empty.
+// key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's are not
+// in the key. A caller that is blocked has another algorithm, and so another counter, which stays empty.
 func (w *work) key(s *subject, c *charge) []byte {
 	keyed, rule, entries := c.limit, s.rule, s.counted
 	switch {
@@ -127,7 +129,8 @@ func (w *work) key(s *subject, c *charge) []byte {
 	return w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)]
 }
 
-// countsDenied reports whether denied hits count. In a request that is one atomic step, they count only if the rule says so.
+// countsDenied reports whether denied hits count. In a request that is one atomic step, they count only if the rule
+// says so.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
 	if atomic && l.CountDenied == descriptor.DeniedDefault {
 		return false

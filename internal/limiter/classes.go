@@ -8,9 +8,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// A limit with `classes` is shared: each class is guaranteed a part. The class of a descriptor is a part of its copy of the
-// limit. All classes use one counter, because the level that names the class is a condition. A request whose descriptors
-// are several classes of one counter, and are one atomic step, counts as the first of these classes: joining.go.
+// A limit with `classes` is shared: each class is guaranteed a part. The class of a descriptor is a part of its copy of
+// the limit. All classes use one counter, because the level that names the class is a condition. A request whose
+// descriptors are several classes of one counter, and are one atomic step, counts as the first of these classes:
+// joining.go.
 
 // classify gives the limits of a descriptor its class.
 func (w *work) classify(s *subject) {
@@ -72,7 +73,8 @@ func (w *work) countClasses(s *subject) {
 
 func (m *metrics) classFamily() metric.Family {
 	return metric.Family{
-		Name: "ratelimitd_class_hits_total", Help: "Hits of each class; result: admitted or denied; class *: values without a class of their own.",
+		Name:   "ratelimitd_class_hits_total",
+		Help:   "Hits of each class; result: admitted or denied; class *: values without a class of their own.",
 		Labels: []string{"domain", "rule", "limit", "class", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.classes.All() {

@@ -14,7 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// shared is a node whose limit of so many a minute is shared: a fifth is guaranteed to critical requests, and 30% to paying customers.
+// shared is a node whose limit of so many a minute is shared: a fifth is guaranteed to critical requests, and 30% to
+// paying customers.
 func shared(requests uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	node := perMinute("kind", "", requests, append(change, func(r *descriptor.Rule) {
 		c := &descriptor.Classes{Key: "kind", Of: []descriptor.Class{{Name: "critical", Percent: 20}, {Name: "paid", Percent: 30}}}
@@ -68,7 +69,8 @@ func TestPeekAtClasses(t *testing.T) {
 	}
 }
 
-// A denial of one class is not remembered for another one, and one that is remembered shows what the class has left: nothing.
+// A denial of one class is not remembered for another one, and one that is remembered shows what the class has left:
+// nothing.
 func TestDenialsOfClasses(t *testing.T) {
 	cache := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})
 	f := newFixtureOn(t, cache, limiter.Settings{}, shared(100))
@@ -94,7 +96,8 @@ func TestOverridesOfClasses(t *testing.T) {
 	f.want(f.ask(1, "kind=batch"), limiter.OverLimit, 0)
 }
 
-// Without all_or_nothing, denied hits of a window count. Those of a class do not: they would use up what others are guaranteed.
+// Without all_or_nothing, denied hits of a window count. Those of a class do not: they would use up what others are
+// guaranteed.
 func TestDeniedHitsOfClassesDoNotCount(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, shared(100))
@@ -106,7 +109,8 @@ func TestDeniedHitsOfClassesDoNotCount(t *testing.T) {
 	}
 }
 
-// Descriptors of several classes in one atomic request count as the first of these classes, so together they never take more than the limit.
+// Descriptors of several classes in one atomic request count as the first of these classes, so together they never take
+// more than the limit.
 func TestSeveralClassesInOneRequest(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Admission: descriptor.AllOrNothing}, shared(100))
 	f.now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

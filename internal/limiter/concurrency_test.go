@@ -50,8 +50,8 @@ func TestPlaces(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 1)
 }
 
-// A reservation takes one place, whatever its amount is, and its end gives that place back, whatever it used. So one rule can
-// bound both the tokens and the requests in flight.
+// A reservation takes one place, whatever its amount is, and its end gives that place back, whatever it used. So one
+// rule can bound both the tokens and the requests in flight.
 func TestReservationTakesOnePlace(t *testing.T) {
 	both := perMinute("k", "", 1000, reservable)
 	places := inFlight("x", 2).Rule.Limits[0]
@@ -80,8 +80,8 @@ func TestReservationTakesOnePlace(t *testing.T) {
 	f.reserve(6, limiter.OK, amount(700, "k=a")) // 250 and 1 are used of 1000
 }
 
-// With an id, a request that was denied gives nobody's place back, and a lost place is free when its time is over, however busy
-// the counter is.
+// With an id, a request that was denied gives nobody's place back, and a lost place is free when its time is over,
+// however busy the counter is.
 func TestPlacesByID(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, inFlight("k", 2))
 	take := func(id string, want limiter.Code) {

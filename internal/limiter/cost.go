@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A rule with `cost` counts a hit for more than one: always, or by the value of an entry. Amounts of several kinds, such as input
-// and output tokens, are priced by `reservations`. Apply multiplies the descriptor's hits; denials, local shares and reservations
-// also need the cost of one hit.
+// A rule with `cost` counts a hit for more than one: always, or by the value of an entry. Amounts of several kinds,
+// such as input and output tokens, are priced by `reservations`. Apply multiplies the descriptor's hits; denials, local
+// shares and reservations also need the cost of one hit.
 
 // hitCost returns what one hit of a descriptor counts for.
 func (s *subject) hitCost() uint64 {
@@ -33,7 +33,8 @@ func (w *work) addAmounts() error {
 		hits, unknown, ok := cost.Hits(d.Amounts)
 		if !ok {
 			field := fmt.Sprintf("descriptors[%d].amount", i)
-			return invalid(field, "%s: the cost of the rule %s has no weight for %q; it has weights for %s", field, s.rule.Path, unknown, cost.Names())
+			return invalid(field, "%s: the cost of the rule %s has no weight for %q; it has weights for %s", field, s.rule.Path,
+				unknown, cost.Names())
 		}
 		more := int64(min(hits, backend.MaxHits))
 		if s.rule != nil && s.rule.HitCost() != nil {

@@ -108,7 +108,8 @@ func TestReservationsCountForTheirCost(t *testing.T) {
 	}
 }
 
-// A request under a rule with a cost gets the same answer as one under a rule without it that asks for as many times the hits.
+// A request under a rule with a cost gets the same answer as one under a rule without it that asks for as many times
+// the hits.
 func TestCostIsAFactorOfHits(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		algorithm := rapid.SampledFrom([]descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket}).Draw(rt, "algorithm")

@@ -11,7 +11,8 @@ import (
 
 // Counters are the counters of one descriptor, for operators.
 type Counters struct {
-	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the only limit is the request's, not the rule's.
+	// Explanation shows which rule the descriptor matches, or why none does. FromRequest: the only limit is the request's,
+	// not the rule's.
 	Explanation descriptor.Explanation
 	FromRequest bool
 	Blocked     bool              // an override denies every request
@@ -94,12 +95,13 @@ type QuotaBucket struct {
 	// out of effect. Empty: every request passes, unless Blocked.
 	Enforced []*Counter
 
-	// Key is the same for all buckets that share one of the counters in List, even if each also uses others. Empty: no limit has a rate.
+	// Key is the same for all buckets that share one of the counters in List, even if each also uses others. Empty: no
+	// limit has a rate.
 	Key string
 }
 
-// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is active, or its window is
-// used up and will be for longer than clients need to report what they pass.
+// ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is active, or
+// its window is used up and will be for longer than clients need to report what they pass.
 func (c *Counter) ClosedFor(report time.Duration) time.Duration {
 	switch {
 	case c.Penalty > 0:

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the entries
-// and the limit of d matter.
+// Peek returns the counters of one descriptor. It changes neither the counters nor the metrics by rule. Only the
+// entries and the limit of d matter.
 //
 // The errors are the same as in Decide, but on_error is not used.
 func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Descriptor) (Counters, error) {
@@ -22,7 +22,8 @@ func (l *Limiter) Peek(ctx context.Context, now time.Time, domain string, d *Des
 }
 
 // PeekWith is Peek as it would be with other overrides.
-func (l *Limiter) PeekWith(ctx context.Context, now time.Time, domain string, d *Descriptor, overrides *override.Set) (Counters, error) {
+func (l *Limiter) PeekWith(ctx context.Context, now time.Time, domain string, d *Descriptor,
+	overrides *override.Set) (Counters, error) {
 	snap := l.snapshot.Load()
 	if snap == nil {
 		return Counters{}, ErrNoRules
@@ -32,7 +33,8 @@ func (l *Limiter) PeekWith(ctx context.Context, now time.Time, domain string, d 
 	return l.peek(ctx, now, &with, domain, d)
 }
 
-func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domain string, d *Descriptor) (Counters, error) {
+func (l *Limiter) peek(ctx context.Context, now time.Time, snap *snapshot, domain string,
+	d *Descriptor) (Counters, error) {
 	w, err := l.inquire(now, snap, domain, d)
 	if err != nil {
 		return Counters{}, err
@@ -61,7 +63,8 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 		t := &w.request.Takes[i]
 		toClear = append(toClear, backend.Counter{Key: t.Key, Limit: t.Limit, Rule: t.Rule})
 		for n := 0; n < 2 && t.Limit.Penalty != nil; n++ { // enforced, and in shadow
-			toClear = append(toClear, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0), Limit: t.Limit.Penalty, Rule: t.Rule})
+			toClear = append(toClear, backend.Counter{Key: descriptor.AppendPenaltyKey(nil, t.Key, n > 0),
+				Limit: t.Limit.Penalty, Rule: t.Rule})
 		}
 	}
 	err = l.parts.Store.Reset(ctx, toClear)
@@ -75,7 +78,8 @@ func (l *Limiter) Reset(ctx context.Context, now time.Time, domain string, d *De
 }
 
 // QuotaBucket looks at a descriptor's counters like Peek.
-func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string, entries []descriptor.Entry) (QuotaBucket, error) {
+func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
+	entries []descriptor.Entry) (QuotaBucket, error) {
 	q := QuotaBucket{Counters: Counters{OnError: descriptor.OnErrorError}}
 	w, err := l.inquire(now, l.snapshot.Load(), domain, &Descriptor{Entries: entries})
 	if err != nil {
@@ -117,8 +121,8 @@ func (q *QuotaBucket) enforce() {
 	}
 }
 
-// inquire matches one descriptor and applies the rules to it, as a decision does. snap is nil before the first Swap. Without an error, the caller
-// has to release the work.
+// inquire matches one descriptor and applies the rules to it, as a decision does. snap is nil before the first Swap.
+// Without an error, the caller has to release the work.
 func (l *Limiter) inquire(now time.Time, snap *snapshot, domain string, d *Descriptor) (*work, error) {
 	req := &Request{Domain: domain, Descriptors: []Descriptor{{Entries: d.Entries, Limit: d.Limit, HasLimit: d.HasLimit}}}
 	if err := validate(req); err != nil {
@@ -197,7 +201,8 @@ func (w *work) readCounters(ctx context.Context, c *Counters) error {
 			k.Limit = *o.Limit
 		}
 		k.Kept = o.Kept
-		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter, o.Cached
+		k.Used, k.Remaining, k.Wait, k.Reset, k.Cached = o.Used, o.Remaining(k.Limit.Capacity()), o.RetryAfter, o.ResetAfter,
+			o.Cached
 	}
 	c.readPenalties(r)
 	for i := range c.List {

@@ -36,8 +36,8 @@ type Decision struct {
 	Upstream     []Header             // to add to the request, before it goes on to the upstream
 	Reservations []ReservationOutcome // one per descriptor, if the request is an operation on a reservation
 
-	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the descriptors
-	// and of their limits.
+	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the
+	// descriptors and of their limits.
 	Notices []Notice
 
 	// Delay is how long the request must wait for its turn: the longest Delay of the statuses that are enforced.
@@ -50,9 +50,10 @@ type Decision struct {
 
 // ReservationOutcome is what became of a reservation under one descriptor.
 type ReservationOutcome struct {
-	Some     bool // the descriptor has limits; else the other fields are zero
-	Result   backend.ReservationResult
-	Reserved int64     // reserve: hits that are reserved under each limit of the descriptor, before they are multiplied by their cost
+	Some   bool // the descriptor has limits; else the other fields are zero
+	Result backend.ReservationResult
+	// reserve: hits that are reserved under each limit of the descriptor, before they are multiplied by their cost
+	Reserved int64
 	Expires  time.Time // reserve, extend: by the clock of the store
 }
 
@@ -77,12 +78,13 @@ const (
 
 // reset empties a decision and keeps the memory of its slices.
 func (d *Decision) reset() {
-	d.Code, d.Statuses, d.Headers, d.Reservations, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0], d.Reservations[:0], nil
+	d.Code, d.Statuses, d.Headers, d.Reservations, d.Metadata = CodeUnknown, d.Statuses[:0], d.Headers[:0],
+		d.Reservations[:0], nil
 	d.Upstream, d.Delay, d.Notices = d.Upstream[:0], 0, d.Notices[:0]
 }
 
-// Reserved reports whether a reservation was made: the request passes, and its store has counted it. If on_error decides, nothing is
-// reserved.
+// Reserved reports whether a reservation was made: the request passes, and its store has counted it. If on_error
+// decides, nothing is reserved.
 func (d *Decision) Reserved() bool {
 	for i := range d.Statuses {
 		if d.Statuses[i].Degraded != descriptor.OnErrorDefault {
@@ -92,7 +94,8 @@ func (d *Decision) Reserved() bool {
 	return d.Code == OK
 }
 
-// ReservedUntil is when the reservation expires, under the descriptor where that is first; the zero time if nothing is reserved.
+// ReservedUntil is when the reservation expires, under the descriptor where that is first; the zero time if nothing is
+// reserved.
 func (d *Decision) ReservedUntil() (first time.Time) {
 	for i := range d.Reservations {
 		if e := d.Reservations[i].Expires; !e.IsZero() && (first.IsZero() || e.Before(first)) {
@@ -102,8 +105,8 @@ func (d *Decision) ReservedUntil() (first time.Time) {
 	return first
 }
 
-// ReservationKnown reports whether the store knew the reservation that a commit or an extension is about: under any of its
-// descriptors, or because nothing limits them.
+// ReservationKnown reports whether the store knew the reservation that a commit or an extension is about: under any of
+// its descriptors, or because nothing limits them.
 func (d *Decision) ReservationKnown() bool {
 	limited := false
 	for i := range d.Reservations {
@@ -119,13 +122,15 @@ func (d *Decision) ReservationKnown() bool {
 type Status struct {
 	Code Code
 
-	// Rule is the rule that decided. It is nil if no rule matches, the request brings a limit along, or another rule replaced it.
+	// Rule is the rule that decided. It is nil if no rule matches, the request brings a limit along, or another rule
+	// replaced it.
 	Rule *descriptor.Rule
 
 	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
 	LimitIndex int
 
-	// FromRequest is set if the status describes a limit that the request brings along. Rule and LimitIndex do not describe that limit.
+	// FromRequest is set if the status describes a limit that the request brings along. Rule and LimitIndex do not
+	// describe that limit.
 	FromRequest bool
 
 	// Limited is set if a limit applied. Limit and Reset are then set too.
@@ -148,9 +153,9 @@ type Status struct {
 	Degraded descriptor.OnError
 }
 
-// UntilReset is the duration_until_reset of the answer. For a denied request it is the time until the same request would
-// pass, in whole seconds, rounded up: Envoy makes Retry-After of it. For a request that passes, or that never would, it is
-// Reset.
+// UntilReset is the duration_until_reset of the answer. For a denied request it is the time until the same request
+// would pass, in whole seconds, rounded up: Envoy makes Retry-After of it. For a request that passes, or that never
+// would, it is Reset.
 func (s *Status) UntilReset() time.Duration {
 	if s.Code == OverLimit && s.RetryAfter > 0 {
 		return ceilSeconds(s.RetryAfter)

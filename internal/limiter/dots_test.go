@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// With NoDots, the dots in the names of statistics only separate the parts, wherever a part comes from: the domain, a rule or a
-// request. Names that differ only in these dots are one statistic, and its numbers are their sum.
+// With NoDots, the dots in the names of statistics only separate the parts, wherever a part comes from: the domain, a
+// rule or a request. Names that differ only in these dots are one statistic, and its numbers are their sum.
 func TestStatisticsWithoutDots(t *testing.T) {
 	rule := func() *descriptor.Rule {
 		return &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 10, Window: descriptor.Window{Unit: descriptor.Day}}}}

@@ -9,16 +9,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the rule's
-// other limits, but without a vote: it counts what they admit, and hits over it pass. The status, the headers and the
-// reservation of a descriptor come from its enforced limits. If none is enforced for this caller, the descriptor is as in
-// shadow mode. A limit with `warn_at` warns callers before it denies them.
+// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the
+// rule's other limits, but without a vote: it counts what they admit, and hits over it pass. The status, the headers
+// and the reservation of a descriptor come from its enforced limits. If none is enforced for this caller, the
+// descriptor is as in shadow mode. A limit with `warn_at` warns callers before it denies them.
 
 // enforce finds out which limits are enforced for the callers of this request.
 func (w *work) enforce() {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.rule == nil || !s.rule.Varies() || s.by == byBlock { // a block is enforced, whatever the limit that stands for it is
+		// a block is enforced, whatever the limit that stands for it is
+		if s.rule == nil || !s.rule.Varies() || s.by == byBlock {
 			continue
 		}
 		counted, loose := 0, 0
@@ -41,7 +42,8 @@ func (w *work) enforce() {
 	}
 }
 
-// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries, which have the values that count.
+// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries, which have the values
+// that count.
 func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, limit int) bool {
 	l := &rule.Limits[limit]
 	if l.Enforcement != descriptor.EnforcedForSome {
@@ -102,8 +104,9 @@ func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 // maxWarning is the longest warning header, in bytes. Clients and proxies reject answers with very large headers.
 const maxWarning = 1024
 
-// warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83, "monthly";exceeded. It is
-// empty if there are none. Exceeded limits come first, then the limits with the largest share in use. shown are the notices for which there is room.
+// warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83,
+// "monthly";exceeded. It is empty if there are none. Exceeded limits come first, then the limits with the largest share
+// in use. shown are the notices for which there is room.
 func (w *work) warning(d *Decision) (header string, shown []*Notice) {
 	var all []*Notice
 	for i := range d.Notices {
@@ -155,8 +158,8 @@ func (w *work) noticed(n *Notice) *descriptor.Limit {
 	return &w.subjects[n.Descriptor].rule.Limits[n.LimitIndex]
 }
 
-// countLimits counts the hits of a descriptor under each limit of its rule. code is the request's. Hits over a limit that
-// is not enforced count only if the request passes: these are the hits that enforcing the limit would deny.
+// countLimits counts the hits of a descriptor under each limit of its rule. code is the request's. Hits over a limit
+// that is not enforced count only if the request passes: these are the hits that enforcing the limit would deny.
 func (w *work) countLimits(s *subject, code Code) {
 	all := w.snap.limits[s.rule.Index]
 	for _, c := range w.taken(s) {
@@ -173,7 +176,8 @@ func (w *work) countLimits(s *subject, code Code) {
 	}
 }
 
-// sendNotices sends events about limits that are exceeded and not enforced, or almost exceeded. A limit in shadow has no event.
+// sendNotices sends events about limits that are exceeded and not enforced, or almost exceeded. A limit in shadow has
+// no event.
 func (w *work) sendNotices(d *Decision) {
 	for n := range d.Notices {
 		notice := &d.Notices[n]

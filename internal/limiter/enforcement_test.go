@@ -64,7 +64,8 @@ func (f *fixture) used(pair string) []int64 {
 
 func never(*backend.Take) bool { return false }
 
-// A limit in shadow denies nothing and shows nowhere. It counts what the limits next to it admit, under a counter of its own.
+// A limit in shadow denies nothing and shows nowhere. It counts what the limits next to it admit, under a counter of
+// its own.
 func TestLimitInShadow(t *testing.T) {
 	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
 	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
@@ -138,8 +139,8 @@ func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 	}
 }
 
-// A limit that is tried out uses up nothing of an enforced limit of another rule, if a condition decides which rule applies and both
-// count the same callers.
+// A limit that is tried out uses up nothing of an enforced limit of another rule, if a condition decides which rule
+// applies and both count the same callers.
 func TestTrialUsesUpNothingOfOtherRules(t *testing.T) {
 	for name, change := range map[string]func(free, gold *descriptor.NodeSpec){
 		"same level":        func(_, _ *descriptor.NodeSpec) {},
@@ -168,8 +169,8 @@ func TestTrialUsesUpNothingOfOtherRules(t *testing.T) {
 	}
 }
 
-// Limits of several rules that share counters keep one counter while they are tried out together, and have the counter of the enforced
-// limit when they are enforced.
+// Limits of several rules that share counters keep one counter while they are tried out together, and have the counter
+// of the enforced limit when they are enforced.
 func TestTrialInSeveralRules(t *testing.T) {
 	keys := func(changes ...func(*descriptor.Limit)) (all []string) {
 		var plans []descriptor.NodeSpec
@@ -242,7 +243,8 @@ func TestRefundReachesLimitsInShadow(t *testing.T) {
 	}
 }
 
-// The callers for whom a limit is enforced are about as many as it says, always the same ones, and a larger share adds to them.
+// The callers for whom a limit is enforced are about as many as it says, always the same ones, and a larger share adds
+// to them.
 func TestEnforcedForAShareOfCallers(t *testing.T) {
 	const callers = 2000
 	var last map[int]bool
@@ -323,7 +325,8 @@ func TestRequestLimitBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name does not.
+// Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name
+// does not.
 func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (denied string) {
 		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
@@ -445,7 +448,8 @@ func TestBucketInShadowDelaysNothing(t *testing.T) {
 	}
 }
 
-// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it denied.
+// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it
+// denied.
 func TestReservationsBesideALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 50, inShadow), fixedLimit("now", 100, hourly)}, reservable))
 	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
@@ -565,7 +569,8 @@ func TestVaryingLimitsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// However many limits are exceeded, the header of warnings is short. It begins with the limits that are exceeded the most.
+// However many limits are exceeded, the header of warnings is short. It begins with the limits that are exceeded the
+// most.
 func TestWarningsAreBounded(t *testing.T) {
 	var limits []descriptor.Limit
 	for i := range 16 {
@@ -587,7 +592,8 @@ func TestWarningsAreBounded(t *testing.T) {
 	}
 }
 
-// Every hit of a request that a limit would deny counts as denied, as in the hits of the rule: the share of denied hits equals the share of denied requests.
+// Every hit of a request that a limit would deny counts as denied, as in the hits of the rule: the share of denied hits
+// equals the share of denied requests.
 func TestMetricsOfLimitsCountAllDeniedHits(t *testing.T) {
 	cost := counting(descriptor.HitCost{Factor: 50})
 	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{Admission: descriptor.AllOrNothing}, Children: []descriptor.NodeSpec{

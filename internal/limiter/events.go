@@ -8,7 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// send sends an event about charge j, which is descriptor i's, if one is due. ends is the time until what it reports ends.
+// send sends an event about charge j, which is descriptor i's, if one is due. ends is the time until what it reports
+// ends.
 func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration) {
 	c := &w.charges[j]
 	take := &w.request.Takes[c.take]
@@ -52,8 +53,9 @@ func (w *work) event(d *Decision, i, j int) *events.Event {
 	return e
 }
 
-// copied returns a copy of the entries of a descriptor as its counter has them: with the pattern where values share a counter, and
-// with the value that counts where values are grouped. It returns nil, and copies no more, where an event has no room for the entries.
+// copied returns a copy of the entries of a descriptor as its counter has them: with the pattern where values share a
+// counter, and with the value that counts where values are grouped. It returns nil, and copies no more, where an event
+// has no room for the entries.
 func copied(s *subject) []descriptor.Entry {
 	all := make([]descriptor.Entry, 0, min(len(s.counted), events.MaxEntryBytes/events.EntryBytes("", "")))
 	size := 0

@@ -137,7 +137,8 @@ func TestEventsOfWarnings(t *testing.T) {
 	w.wantEvents("a denial", "denial d.k hard k=a 13/5")
 }
 
-// A penalty has an event when it begins, next to the denial. A denial in a later window has one of its own, in that window.
+// A penalty has an event when it begins, next to the denial. A denial in a later window has one of its own, in that
+// window.
 func TestEventOfAPenalty(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
 	w.ask(0, "k=a")
@@ -236,7 +237,8 @@ func TestEventOfABlockedCaller(t *testing.T) {
 	w.wantEvents("a blocked caller, and another one", "denial d.k k=a 0/0 blocked")
 }
 
-// A reservation that is denied has an event. Later steps of one that was granted have none, though the limit is full by then.
+// A reservation that is denied has an event. Later steps of one that was granted have none, though the limit is full by
+// then.
 func TestEventOfAReservation(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 10, reservable))
 	w.reserve(1, limiter.OK, amount(10, "k=a"))
@@ -312,8 +314,8 @@ func TestEventsAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkEvents measures what events cost a decision, next to the same decision without them: one that passes, and one that is
-// denied and whose event was sent before.
+// BenchmarkEvents measures what events cost a decision, next to the same decision without them: one that passes, and
+// one that is denied and whose event was sent before.
 func BenchmarkEvents(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		opts := limiter.Options{Store: memory.New(memory.Options{})}

@@ -183,7 +183,8 @@ func TestShareHasRoomForTheCost(t *testing.T) {
 	}
 }
 
-// Hits that have passed are counted here, under every algorithm and under several limits, as the store would count them.
+// Hits that have passed are counted here, under every algorithm and under several limits, as the store would count
+// them.
 func TestSettledHitsWithoutTheStore(t *testing.T) {
 	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 10 }
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{

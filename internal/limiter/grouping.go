@@ -1,7 +1,8 @@
 package limiter
 
-// A rule with `group` or `fold_case` counts several values of an entry as one. The entries with the values that count choose the counter,
-// the overrides, and the callers for whom a limit is enforced; events and usage show them. Costs and scales look at what was sent.
+// A rule with `group` or `fold_case` counts several values of an entry as one. The entries with the values that count
+// choose the counter, the overrides, and the callers for whom a limit is enforced; events and usage show them. Costs
+// and scales look at what was sent.
 
 // group finds the values that count.
 func (w *work) group(s *subject) {

@@ -124,8 +124,8 @@ func TestGroupedDecisionsAllocateLittle(t *testing.T) {
 	}
 }
 
-// An override is found for the value for which it was written, even if the rule groups values since then. One for the value that
-// counts comes first.
+// An override is found for the value for which it was written, even if the rule groups values since then. One for the
+// value that counts comes first.
 func TestOverrideOlderThanTheGroup(t *testing.T) {
 	block, raise := override.Numbers{Kind: override.Blocked}, override.Numbers{Kind: override.Replace, Requests: 20}
 	for _, limits := range []int{1, 2} {

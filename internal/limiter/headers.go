@@ -13,9 +13,9 @@ import (
 //
 // Warnings are sent whatever the families: the rule asks for them.
 //
-// If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the answer, and
-// the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to hold it. The client
-// is not told then, because it must not wait a second time. In shadow mode nothing is held.
+// If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the
+// answer, and the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to
+// hold it. The client is not told then, because it must not wait a second time. In shadow mode nothing is held.
 func (w *work) addHeaders(d *Decision) {
 	if d.Delay > 0 {
 		ms := strconv.FormatInt(Millis(d.Delay), 10)
@@ -74,7 +74,8 @@ func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best
 	if families&descriptor.HeadersIETF != 0 {
 		policies, name := w.policies(d, w.subjects[best].deciding)
 		d.addHeader("RateLimit-Policy", policies)
-		d.addHeader("RateLimit", name+";r="+string(appendInteger(nil, st.Remaining))+";t="+seconds(w.span(w.subjects[best].deciding).more))
+		d.addHeader("RateLimit", name+";r="+string(appendInteger(nil, st.Remaining))+";t="+
+			seconds(w.span(w.subjects[best].deciding).more))
 	}
 }
 
@@ -84,8 +85,9 @@ func (d *Decision) addHeader(key, value string) {
 	}
 }
 
-// tightest returns the descriptor that headers describe, or -1 if there is none. If descriptors outside quota mode are over
-// their limits, it is the last of these. Otherwise it is the descriptor with the least remaining, or the first of several.
+// tightest returns the descriptor that headers describe, or -1 if there is none. If descriptors outside quota mode are
+// over their limits, it is the last of these. Otherwise it is the descriptor with the least remaining, or the first of
+// several.
 func (w *work) tightest(d *Decision) int {
 	best, enforced := -1, false
 	for i := range d.Statuses {
@@ -102,8 +104,8 @@ func (w *work) tightest(d *Decision) int {
 	return best
 }
 
-// retryAfter returns the time until the denied request would pass, or 0 if it never will. The longest wait of the limits
-// that denied it counts.
+// retryAfter returns the time until the denied request would pass, or 0 if it never will. The longest wait of the
+// limits that denied it counts.
 func (d *Decision) retryAfter() time.Duration {
 	longest := time.Duration(0)
 	for i := range d.Statuses {
@@ -119,7 +121,8 @@ func (d *Decision) retryAfter() time.Duration {
 	return longest
 }
 
-// shown yields the charges of all limits that may appear in headers, with their descriptors, in the order of the descriptors.
+// shown yields the charges of all limits that may appear in headers, with their descriptors, in the order of the
+// descriptors.
 func (w *work) shown(d *Decision) iter.Seq2[*subject, int] {
 	return func(yield func(*subject, int) bool) {
 		for i := range d.Statuses {
@@ -157,8 +160,8 @@ func (w *work) draft03(d *Decision, best int) string {
 	return string(b)
 }
 
-// policies returns all limits as a structured field of the IETF draft, and the name in it of the limit of charge deciding. No two names are
-// equal, because clients could not tell then which limit the field RateLimit describes.
+// policies returns all limits as a structured field of the IETF draft, and the name in it of the limit of charge
+// deciding. No two names are equal, because clients could not tell then which limit the field RateLimit describes.
 func (w *work) policies(d *Decision, deciding int) (field, name string) {
 	var b []byte
 	var used draftNames

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// t of the header RateLimit is the time until more hits fit, under every algorithm. A caller who is denied one hit gets the same time in
-// Retry-After.
+// t of the header RateLimit is the time until more hits fit, under every algorithm. A caller who is denied one hit gets
+// the same time in Retry-After.
 func TestTimeUntilThereIsMore(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -114,7 +114,8 @@ func limitOf(l descriptor.Limit) func(*descriptor.Rule) {
 	return func(r *descriptor.Rule) { r.Name, r.Limits[0] = l.Name, l }
 }
 
-// The window of a calendar limit is as long as the one that is: months, leap years, and days on which the clocks change.
+// The window of a calendar limit is as long as the one that is: months, leap years, and days on which the clocks
+// change.
 func TestWindowsOfTheCalendarInHeaders(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -159,8 +159,9 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideObserved measures a decision without observers, with metrics, with hot keys, and with both. It uses 65,536
-// counters in turn: no key is hot, which is the worst case for hot keys. In "denied" every decision is over its limit.
+// BenchmarkDecideObserved measures a decision without observers, with metrics, with hot keys, and with both. It uses
+// 65,536 counters in turn: no key is hot, which is the worst case for hot keys. In "denied" every decision is over its
+// limit.
 func BenchmarkDecideObserved(b *testing.B) {
 	reqs := make([]*limiter.Request, 1<<16)
 	for i := range reqs {

@@ -62,12 +62,13 @@ func (w *work) slot(t *backend.Take) *int32 {
 }
 
 func (w *work) canJoin(a, b *backend.Take) bool {
-	return joinable(a) && a.Vote == b.Vote && (a.Reservation == nil) == (b.Reservation == nil) && bytes.Equal(a.Key, b.Key) &&
+	return joinable(a) && a.Vote == b.Vote && (a.Reservation == nil) == (b.Reservation == nil) &&
+		bytes.Equal(a.Key, b.Key) &&
 		(a.Reservation == nil || w.subjects[a.Member].sameReservation(&w.subjects[b.Member]))
 }
 
-// join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's guard. A
-// counter's key determines neither: the descriptors may have different rules, and their order must not matter.
+// join adds t to a take that is there: the sum of their hits, under the smaller of their limits. It returns the take's
+// guard. A counter's key determines neither: the descriptors may have different rules, and their order must not matter.
 func (w *work) join(j int, t *backend.Take) (guard int) {
 	same := &w.request.Takes[j]
 	same.Hits = min(same.Hits+t.Hits, backend.MaxHits)
@@ -100,8 +101,8 @@ func (s *joining) membersOf(take int) int64 {
 	return 1
 }
 
-// grantEqually makes a reservation all or nothing if some takes are for more descriptors than others: stores grant each take the
-// same number of hits, so the number per descriptor would differ.
+// grantEqually makes a reservation all or nothing if some takes are for more descriptors than others: stores grant each
+// take the same number of hits, so the number per descriptor would differ.
 func (w *work) grantEqually() {
 	equal, parts := true, int64(0)
 	for t, n := range w.joining.members {

@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// judge turns outcomes into a decision: the outcomes of a descriptor's charges into its status, and the statuses into the code. It calls no
-// store and counts nothing.
+// judge turns outcomes into a decision: the outcomes of a descriptor's charges into its status, and the statuses into
+// the code. It calls no store and counts nothing.
 func (w *work) judge(d *Decision) {
 	if len(w.origins) > 0 {
 		w.adoptNumbers()
@@ -79,8 +79,8 @@ func (w *work) longestDelay(s *subject) (longest time.Duration) {
 }
 
 // decidingCharge returns the charge that the status of a descriptor describes, or none: the charge whose take is denied
-// for the longest time or, if none is denied, the one with the least remaining. Limits that are not enforced count only if
-// no limit is.
+// for the longest time or, if none is denied, the one with the least remaining. Limits that are not enforced count only
+// if no limit is.
 func (w *work) decidingCharge(s *subject) int {
 	best := none
 	for j := range w.binding(s) {
@@ -105,8 +105,8 @@ func (w *work) tighter(j, best int) bool {
 	}
 }
 
-// left returns how many hits are left under a charge that is not denied. Under a limit that the request brings along it is what these cost
-// under the rule, so that both can be compared.
+// left returns how many hits are left under a charge that is not denied. Under a limit that the request brings along it
+// is what these cost under the rule, so that both can be compared.
 func (w *work) left(c *charge) uint64 {
 	n := w.outcome(c).Remaining(c.capacity())
 	if c.cost > 1 {

@@ -21,7 +21,10 @@ func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 	for i := range r.Limits {
 		name := r.Limits[i].Name
 		id := strconv.Itoa(len(r.Path)) + ":" + r.Path + name // the length keeps two parts apart that may have any bytes
-		all[i] = m.limits.Add(id, 1, func(string) *limitSeries { return &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name} })
+		all[i] = m.limits.Add(id, 1, func(string) *limitSeries {
+			return &limitSeries{Domain: r.Domain, Rule: belowDomain(r),
+				Limit: name}
+		})
 		if all[i] == nil {
 			all[i] = m.limits.Other
 		}
@@ -32,11 +35,12 @@ func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 // belowDomain is a rule's path without its domain.
 func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1, len(r.Path)):] }
 
-// limitFamily declares the numbers of the limits of rules. A rule with several paths has one series, and no more limits than rules may have names
-// in metrics are shown.
+// limitFamily declares the numbers of the limits of rules. A rule with several paths has one series, and no more limits
+// than rules may have names in metrics are shown.
 func (l *Limiter) limitFamily() metric.Family {
 	return metric.Family{
-		Name: "ratelimitd_rule_limit", Help: "Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.",
+		Name:   "ratelimitd_rule_limit",
+		Help:   "Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.",
 		Labels: []string{"domain", "rule", "limit", "window"},
 		Levels: func(emit metric.Emit) {
 			tree := l.Tree()
@@ -69,8 +73,9 @@ func (l *Limiter) limitFamily() metric.Family {
 // limitHits declares the hits under the limits of such rules.
 func (m *metrics) limitHits() metric.Family {
 	return metric.Family{
-		Name:   "ratelimitd_limit_hits_total",
-		Help:   "Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).",
+		Name: "ratelimitd_limit_hits_total",
+		Help: "Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) " +
+			"or warned (admitted with at least warn_at percent of the limit in use).",
 		Labels: []string{"domain", "rule", "limit", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.limits.All() {

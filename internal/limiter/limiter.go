@@ -48,14 +48,15 @@ func New(opts Options) *Limiter {
 
 // Decider decides requests: a Limiter, or something in front of one.
 type Decider interface {
-	// Start decides a request at now, and fills d, whose slices it reuses. It never holds its caller up. If it can decide at once, it
-	// returns true and the error. Otherwise it returns false, and calls done with the error later, once, from another goroutine. It
-	// uses ctx, req and d until then. What done does must not take long: other requests wait for it. Without a batch (nil), what must
-	// be sent to the store's server goes at once; else it goes when the batch is sent.
+	// Start decides a request at now, and fills d, whose slices it reuses. It never holds its caller up. If it can decide
+	// at once, it returns true and the error. Otherwise it returns false, and calls done with the error later, once, from
+	// another goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it.
+	// Without a batch (nil), what must be sent to the store's server goes at once; else it goes when the batch is sent.
 	//
-	// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With a
-	// backend's error nothing is known about the request's limits.
-	Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error)
+	// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With
+	// a backend's error nothing is known about the request's limits.
+	Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool,
+		err error)
 }
 
 // Decide decides as Start does, and waits for the decision.
@@ -84,7 +85,8 @@ func (l *Limiter) Decide(ctx context.Context, now time.Time, req *Request, d *De
 type Batch = backend.Batch
 
 // Start implements Decider.
-func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision, done func(error)) (decided bool, err error) {
+func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Request, d *Decision,
+	done func(error)) (decided bool, err error) {
 	w, err := l.begin(ctx, now, req, d)
 	if err != nil {
 		return true, err
@@ -122,8 +124,8 @@ func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
 	return err
 }
 
-// begin takes a request through the stages before the store: Match, Apply and Charge. It empties d. Without an error, the caller has to
-// release the work.
+// begin takes a request through the stages before the store: Match, Apply and Charge. It empties d. Without an error,
+// the caller has to release the work.
 func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Decision) (*work, error) {
 	d.reset()
 	snap, err := l.accept(req)
@@ -145,8 +147,8 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Dec
 	return w, nil
 }
 
-// findCharges matches every descriptor and applies its rule: the charges are then the limits that each descriptor is under, with their numbers
-// for this caller. If matching may take long, it stops when ctx ends.
+// findCharges matches every descriptor and applies its rule: the charges are then the limits that each descriptor is
+// under, with their numbers for this caller. If matching may take long, it stops when ctx ends.
 func (w *work) findCharges(ctx context.Context) error {
 	w.subjects = slices.Grow(w.subjects, len(w.req.Descriptors))[:len(w.req.Descriptors)]
 	slow := w.domain != nil && w.domain.HasPatterns()

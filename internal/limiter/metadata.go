@@ -32,8 +32,8 @@ func (w *work) metadata(d *Decision) map[string]any {
 	return m
 }
 
-// explain returns the part of the metadata that shows which rule decided. It is the rule that headers would describe. Times
-// are in milliseconds, rounded up.
+// explain returns the part of the metadata that shows which rule decided. It is the rule that headers would describe.
+// Times are in milliseconds, rounded up.
 func (w *work) explain(d *Decision) map[string]any {
 	i := w.tightest(d)
 	if i < 0 {
@@ -90,8 +90,8 @@ func describe(d *Descriptor) map[string]any {
 	return m
 }
 
-// mergeMetadata merges the metadata of the rules that passed, except unlimited rules. For equal keys, the first value wins,
-// but two maps are merged. The rules' own maps are never changed: merging copies them.
+// mergeMetadata merges the metadata of the rules that passed, except unlimited rules. For equal keys, the first value
+// wins, but two maps are merged. The rules' own maps are never changed: merging copies them.
 func (w *work) mergeMetadata(d *Decision) map[string]any {
 	var merged map[string]any
 	for i := range d.Statuses {

@@ -22,8 +22,8 @@ type series struct {
 	Rule   string // the path below the domain
 	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
-	// always says which counters are exported even while they are zero: alwaysRule, alwaysPenalties. Bits take less memory than
-	// two booleans, and there may be very many rules.
+	// always says which counters are exported even while they are zero: alwaysRule, alwaysPenalties. Bits take less memory
+	// than two booleans, and there may be very many rules.
 	always atomic.Uint32
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
@@ -32,8 +32,9 @@ type series struct {
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
-	dotless   string                 // its name with Options.NoDots
-	reference atomic.Pointer[string] // the prefix of its names in envoyproxy/ratelimit's statistics; nil until it is first used
+	dotless string // its name with Options.NoDots
+	// the prefix of its names in envoyproxy/ratelimit's statistics; nil until it is first used
+	reference atomic.Pointer[string]
 }
 
 // newSeries returns the series of a name, whose first domainLen bytes are the domain.
@@ -60,8 +61,8 @@ type allNames struct {
 	unmatched      *names // by domain; Total counts requests for which the domain has no rule
 }
 
-// metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names that
-// depend on a request are looked up while deciding, and their number is bounded.
+// metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names
+// that depend on a request are looked up while deciding, and their number is bounded.
 type metrics struct {
 	allNames
 	withinRules
@@ -107,7 +108,8 @@ const (
 	reservationResults
 )
 
-var reservationNames = [reservationResults]string{"reserved", "denied", "too_many", "too_large", "committed", "progress", "cancelled", "extended", "unknown", "late"}
+var reservationNames = [reservationResults]string{"reserved", "denied", "too_many", "too_large", "committed",
+	"progress", "cancelled", "extended", "unknown", "late"}
 
 // Why a refund is dropped.
 const (
@@ -127,14 +129,15 @@ func newMetrics(maxSeries int, noDots bool) *metrics {
 			unmatched:      newNames(maxSeries, overflow), // only domains that have rules are counted here
 		},
 		withinRules: withinRules{
-			limits:  metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
-			classes: metric.NewNames(2*maxSeries, overflow, &classSeries{Domain: overflow, Rule: overflow, Limit: overflow, Class: overflow}),
+			limits: metric.NewNames(2*maxSeries, overflow, &limitSeries{Domain: overflow, Rule: overflow, Limit: overflow}),
+			classes: metric.NewNames(2*maxSeries, overflow, &classSeries{Domain: overflow, Rule: overflow, Limit: overflow,
+				Class: overflow}),
 		},
 	}
 }
 
-// ofRule returns the series of a rule, or nil if the rule's metric name depends on the request. Rules may use twice as many
-// names as requests, so requests cannot take all the room.
+// ofRule returns the series of a rule, or nil if the rule's metric name depends on the request. Rules may use twice as
+// many names as requests, so requests cannot take all the room.
 func (m *metrics) ofRule(r *descriptor.Rule) *series {
 	if r.DetailedMetric || r.MetricValues != nil {
 		return nil
@@ -179,7 +182,8 @@ func (m *metrics) countDomain(in *names, domain string, n int, b []byte) []byte 
 	return b
 }
 
-// hitCount is a number of hits by rule, which is a statistic of envoyproxy/ratelimit and, if it has a name, a metric of ours.
+// hitCount is a number of hits by rule, which is a statistic of envoyproxy/ratelimit and, if it has a name, a metric of
+// ours.
 type hitCount struct {
 	name, help string
 	statistic  string // the end of its name in envoyproxy/ratelimit
@@ -198,7 +202,8 @@ var hitCounts = []hitCount{
 		"over_limit_with_local_cache", func(s *series) *atomic.Uint64 { return &s.Cached }, false},
 	{"", "",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, false},
-	{"ratelimitd_rule_shadow_mode_hits_total", "Hits over the limit that passed because no limit is enforced for the customer.",
+	{"ratelimitd_rule_shadow_mode_hits_total",
+		"Hits over the limit that passed because no limit is enforced for the customer.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 
@@ -221,17 +226,20 @@ func (m *metrics) families() []metric.Family {
 		if h.name == "" {
 			continue
 		}
-		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels, Counts: m.byRule(func(s *series) uint64 {
-			if h.unlimited {
-				return h.of(s).Load() + s.Unlimited.Load()
-			}
-			return h.of(s).Load()
-		}, alwaysRule)})
+		all = append(all, metric.Family{Name: h.name, Help: h.help, Labels: ruleLabels,
+			Counts: m.byRule(func(s *series) uint64 {
+				if h.unlimited {
+					return h.of(s).Load() + s.Unlimited.Load()
+				}
+				return h.of(s).Load()
+			}, alwaysRule)})
 	}
 	return append(all, m.limitHits(), m.classFamily(),
-		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began, enforced or not.", Labels: ruleLabels,
+		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began, enforced or not.",
+			Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
-		metric.Family{Name: "ratelimitd_no_rule_requests_total", Help: "Requests that passed because no rule of the domain matches.", Labels: []string{"domain"},
+		metric.Family{Name: "ratelimitd_no_rule_requests_total",
+			Help: "Requests that passed because no rule of the domain matches.", Labels: []string{"domain"},
 			Counts: func(emit metric.Emit) {
 				for _, s := range m.unmatched.All() {
 					if n := s.Total.Load(); n > 0 {
@@ -239,24 +247,32 @@ func (m *metrics) families() []metric.Family {
 					}
 				}
 			}},
-		metric.Counters("ratelimitd_decisions_total", "Requests decided; code: OK or OVER_LIMIT.", "code", []string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
-		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that SHADOW_MODE let pass.", m.shadowed.Load),
-		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests that passed because their domain has no rules.", m.unknown.Load),
+		metric.Counters("ratelimitd_decisions_total", "Requests decided; code: OK or OVER_LIMIT.", "code",
+			[]string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
+		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that SHADOW_MODE let pass.",
+			m.shadowed.Load),
+		metric.Counter("ratelimitd_unknown_domain_requests_total", "Requests that passed because their domain has no rules.",
+			m.unknown.Load),
 		metric.Counter("ratelimitd_backend_errors_total", "Requests that the store did not answer.", m.failed.requests.Load),
 		metric.Counters("ratelimitd_degraded_descriptors_total",
 			"Descriptors that on_error decided.",
 			"on_error", descriptor.OnErrorNames[descriptor.OnErrorError:], m.failed.descriptors[descriptor.OnErrorError:]),
 		metric.Counter("ratelimitd_degraded_requests_total", "Requests that on_error decided.", m.failed.answered.Load),
-		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.", m.overridden.Load),
-		metric.Counter("ratelimitd_unusable_overrides_total", "Limits that kept the rule's numbers: the rule no longer allows the override.", m.unusable.Load),
+		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.",
+			m.overridden.Load),
+		metric.Counter("ratelimitd_unusable_overrides_total",
+			"Limits that kept the rule's numbers: the rule no longer allows the override.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
-			"Refunds that gave nothing back; reason: too_large (more hits than are used; a bucket is filled instead) or denied (refunds: deny).",
+			"Refunds that gave nothing back; reason: too_large (more hits than are used; a bucket is filled instead) or "+
+				"denied (refunds: deny).",
 			"reason", refundNames[:], m.refunds[:]),
 		metric.Counters("ratelimitd_scale_corrections_total",
 			"Entries for scale whose number was corrected; reason: no_number (counted as 1) or above_max (counted as max).",
 			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
 		metric.Counters("ratelimitd_reservations_total",
-			"Steps of reservations; result: reserved, denied (no room), too_many (of one counter), too_large, committed, progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
+			"Steps of reservations; result: reserved, denied (no room), too_many (of one counter), too_large, committed, "+
+				"progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its "+
+				"commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
 			"Counts under the name overflow: all names or their bytes are in use, or the name is too long.",

@@ -99,8 +99,8 @@ func (m *measured) statistics() map[string]uint64 {
 
 func detailed(r *descriptor.Rule) { r.DetailedMetric = true }
 
-// The number of series is bounded, whatever callers send, plus one series for the rest. A metric counts what went to the
-// rest.
+// The number of series is bounded, whatever callers send, plus one series for the rest. A metric counts what went to
+// the rest.
 func TestSeriesAreBounded(t *testing.T) {
 	const most = 20
 	m := newMeasured(t, most, perMinute("k", "", 1000, detailed), perMinute("plain", "", 1000))
@@ -129,8 +129,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 }
 
-// Requests that used up all series do not hide rules that come later. If there are too many rules, they share the series
-// for the rest.
+// Requests that used up all series do not hide rules that come later. If there are too many rules, they share the
+// series for the rest.
 func TestRulesFindRoom(t *testing.T) {
 	m := newMeasured(t, 3, perMinute("k", "", 1000, detailed))
 	for i := range 10 {
@@ -166,7 +166,8 @@ func TestLongNamesAreNotKept(t *testing.T) {
 	}
 }
 
-// A name that equals the name of the overflow series is counted there: two series of one name would make the scrape fail.
+// A name that equals the name of the overflow series is counted there: two series of one name would make the scrape
+// fail.
 func TestOverflowIsAName(t *testing.T) {
 	m := newMeasured(t, 1, perMinute("k", "", 1000, detailed))
 	m.ask("d", 1, "k=a")
@@ -229,8 +230,8 @@ func TestRequestsWithoutRule(t *testing.T) {
 	m.want(3, metric)
 }
 
-// Names are envoyproxy/ratelimit's: StatsD's special characters and the dots of addresses are replaced. In addition, no value can
-// begin another statistic.
+// Names are envoyproxy/ratelimit's: StatsD's special characters and the dots of addresses are replaced. In addition, no
+// value can begin another statistic.
 func TestStatisticsOfTheReference(t *testing.T) {
 	m := newMeasured(t, 100,
 		perMinute("k", "", 3, detailed),
@@ -254,7 +255,8 @@ func TestStatisticsOfTheReference(t *testing.T) {
 		d + "k_a_b_c.d.total_hits": 1, d + "k_a_b_c.d.within_limit": 1,
 		d + "k_evil_other_1_c.total_hits": 1, d + "k_evil_other_1_c.within_limit": 1,
 		d + "k_.total_hits": 5, d + "k_.over_limit": 2, d + "k_.near_limit": 1,
-		d + "shadowed.total_hits": 3, d + "shadowed.over_limit": 1, d + "shadowed.near_limit": 1, d + "shadowed.shadow_mode": 1, // the hit that did not fit
+		// the hit that did not fit
+		d + "shadowed.total_hits": 3, d + "shadowed.over_limit": 1, d + "shadowed.near_limit": 1, d + "shadowed.shadow_mode": 1,
 		"ratelimit.service.rate_limit.nowhere.domain_not_found":  1,
 		"ratelimit.service.call.should_rate_limit.service_error": 1,
 	}
@@ -289,8 +291,8 @@ func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	})
 }
 
-// Names that share a counter share a name, at every level. Empty values, and limits of requests without entries, have the
-// reference's names.
+// Names that share a counter share a name, at every level. Empty values, and limits of requests without entries, have
+// the reference's names.
 func TestNamesAreTheReferences(t *testing.T) {
 	shared := perMinute("w", "x*", 3, detailed)
 	shared.ShareThreshold = true

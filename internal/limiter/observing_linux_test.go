@@ -17,9 +17,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
-// BenchmarkObserving reports the CPU time that metrics, hot keys, and the index of usage add to a decision. An observed limiter and a plain one
-// take turns, and the result is the median of the rounds. It is reliable on a busy machine, where the times of whole runs
-// are not. No key is hot, which is the worst case for hot keys; with one key none is pushed out.
+// BenchmarkObserving reports the CPU time that metrics, hot keys, and the index of usage add to a decision. An observed
+// limiter and a plain one take turns, and the result is the median of the rounds. It is reliable on a busy machine,
+// where the times of whole runs are not. No key is hot, which is the worst case for hot keys; with one key none is
+// pushed out.
 func BenchmarkObserving(b *testing.B) {
 	for _, keys := range []int{1, 100_000} {
 		for _, limit := range []uint64{4_000_000_000, 0} {

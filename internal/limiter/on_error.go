@@ -8,11 +8,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// `on_error` of a rule, a domain or the server says what happens to a descriptor whose counters the store could not read: its request
-// passes, is denied, is counted by this replica under its share of the limit, or gets the error.
+// `on_error` of a rule, a domain or the server says what happens to a descriptor whose counters the store could not
+// read: its request passes, is denied, is counted by this replica under its share of the limit, or gets the error.
 
-// fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if on_error gives
-// no answer.
+// fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if
+// on_error gives no answer.
 func (w *work) fallBack(ctx context.Context, cause error) error {
 	w.metrics.failed.requests.Add(1)
 	cause = fmt.Errorf("count hits: %w", cause)
@@ -70,8 +70,8 @@ func (w *work) failed(s *subject) bool {
 	return false
 }
 
-// onError returns the choice for a descriptor: its rule's, its domain's, or the server's. A descriptor that is not enforced
-// passes.
+// onError returns the choice for a descriptor: its rule's, its domain's, or the server's. A descriptor that is not
+// enforced passes.
 func (w *work) onError(s *subject) descriptor.OnError {
 	switch {
 	case s.shadow() || w.snap.settings.Shadow:
@@ -94,7 +94,8 @@ func (w *work) presume(s *subject, allowed bool) {
 	}
 }
 
-// countLocally adds the failed takes of a descriptor to the takes that this replica counts, under its share of the limit.
+// countLocally adds the failed takes of a descriptor to the takes that this replica counts, under its share of the
+// limit.
 func (w *work) countLocally(s *subject) {
 	for _, c := range w.taken(s) {
 		if !w.outcome(c).Failed {
@@ -113,14 +114,15 @@ func (w *work) countLocally(s *subject) {
 				t.Reservation = nil // no id is returned, so the caller could not commit the reservation
 			}
 		}
-		if c.share != nil && c.limit == w.request.Takes[c.take].Limit { // of the charges of a take, the one with the smallest limit
+		// of the charges of a take, the one with the smallest limit
+		if c.share != nil && c.limit == w.request.Takes[c.take].Limit {
 			t.Limit = c.share
 		}
 	}
 }
 
-// shareOfCharge returns this replica's share of the limit of a charge. It has room for the request, if the whole limit has: else a request of
-// many hits would be denied until the store answers.
+// shareOfCharge returns this replica's share of the limit of a charge. It has room for the request, if the whole limit
+// has: else a request of many hits would be denied until the store answers.
 func (w *work) shareOfCharge(s *subject, c *charge) *descriptor.Limit {
 	room := uint64(max(w.request.Takes[c.take].Hits, 1))
 	if s.rule != nil && !c.brought() {
@@ -152,11 +154,12 @@ func (w *work) countDegraded() {
 	}
 }
 
-// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room for this many hits,
-// unless not even the whole limit has.
+// shareOf divides a limit by the number of replicas. Each replica gets at least one request per window, and has room
+// for this many hits, unless not even the whole limit has.
 func shareOf(l *descriptor.Limit, replicas int, room uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1))
-	if kept := l.Classes.Others(); kept > 0 { // in percent: the hits do not fit before there is room for the other classes too
+	// in percent: the hits do not fit before there is room for the other classes too
+	if kept := l.Classes.Others(); kept > 0 {
 		if kept >= 100 {
 			return *l
 		}

@@ -29,7 +29,8 @@ func bothPlans() []*limiter.Request {
 	}
 }
 
-// Descriptors of one counter are counted together under the share of the smallest of their limits, in whichever order they come.
+// Descriptors of one counter are counted together under the share of the smallest of their limits, in whichever order
+// they come.
 func TestShareOfTheSmallestLimit(t *testing.T) {
 	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal}
 	for i, req := range bothPlans() {
@@ -83,7 +84,8 @@ func TestEventsOfRequestsLimits(t *testing.T) {
 	w.wantEvents("limits of 1 and 3", "denial request_limit k=a 2/1", "denial request_limit k=a 7/3")
 }
 
-// Hits that are reserved under a request's own limit come back in all replicas, even if they have denied requests without a reservation.
+// Hits that are reserved under a request's own limit come back in all replicas, even if they have denied requests
+// without a reservation.
 func TestRequestsLimitAfterAReservation(t *testing.T) {
 	store := memory.New(memory.Options{})
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", 100, reservable)}}}, descriptor.Options{})
@@ -115,7 +117,8 @@ func TestRequestsLimitAfterAReservation(t *testing.T) {
 	ask(1, 1, limiter.OK, "k=a")
 }
 
-// A quota bucket has one Key with every bucket that shares a counter, whatever else it is counted by and whatever is active.
+// A quota bucket has one Key with every bucket that shares a counter, whatever else it is counted by and whatever is
+// active.
 func TestKeyOfAQuotaBucket(t *testing.T) {
 	plans := twoPlans()
 	hour := fixedLimit("hour", 100, hourly)

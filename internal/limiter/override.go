@@ -5,8 +5,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// An operator's override gives one caller of a rule other numbers, for all limits of the rule or for one of them; or it blocks the caller,
-// or lifts the limits.
+// An operator's override gives one caller of a rule other numbers, for all limits of the rule or for one of them; or it
+// blocks the caller, or lifts the limits.
 
 // caller is who an override may be for.
 type caller struct{ counted, sent []descriptor.Entry }
@@ -23,7 +23,8 @@ func (w *work) override() {
 	}
 }
 
-// countedElsewhere reports whether another region counts the limits of a descriptor's rule: then its overrides hold, and none of this one's.
+// countedElsewhere reports whether another region counts the limits of a descriptor's rule: then its overrides hold,
+// and none of this one's.
 func (w *work) countedElsewhere(s *subject) bool {
 	first := &s.rule.Limits[0] // all have the same home
 	if w.Elsewhere == nil || first.Regions == nil {
@@ -33,8 +34,8 @@ func (w *work) countedElsewhere(s *subject) bool {
 	return w.Elsewhere(w.scratch, first)
 }
 
-// overrideOne applies the overrides of one descriptor. An override of one limit comes before an override of all. A limit that does not
-// apply now gets its numbers too, for operators, but neither blocks nor lifts anything.
+// overrideOne applies the overrides of one descriptor. An override of one limit comes before an override of all. A
+// limit that does not apply now gets its numbers too, for operators, but neither blocks nor lifts anything.
 func (w *work) overrideOne(s *subject) {
 	who := caller{s.counted, s.sent}
 	all := w.overrideOfRule(s.rule, who)
@@ -69,8 +70,8 @@ func (w *work) overrideOne(s *subject) {
 	}
 }
 
-// applyNumbers gives a limit the numbers of an override. It returns false if there is none, or if the rule does not allow it any more, because the
-// rule was changed after the override was written. Then the rule's numbers stay.
+// applyNumbers gives a limit the numbers of an override. It returns false if there is none, or if the rule does not
+// allow it any more, because the rule was changed after the override was written. Then the rule's numbers stay.
 func (w *work) applyNumbers(n *override.Numbers, rule *descriptor.Rule, c *charge) bool {
 	if n.Kind == 0 || n.Kind == override.Blocked && c.state.idle() {
 		return false
@@ -98,8 +99,8 @@ func (w *work) block(cs []charge, blocked int) {
 	}
 }
 
-// overrideOfRule returns the override of a rule. If the rule has one limit, that may have the name of the limit: it was one of several when
-// the override was written.
+// overrideOfRule returns the override of a rule. If the rule has one limit, that may have the name of the limit: it was
+// one of several when the override was written.
 func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Numbers {
 	n := w.overrideOf(rule, "", who)
 	if n.Kind == 0 && len(rule.Limits) == 1 && rule.Limits[0].Name != "" && w.snap.overrides.Named() {
@@ -108,9 +109,11 @@ func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Number
 	return n
 }
 
-// overrideOfLimit returns the override of one of several limits: its own, else ofRule, the override of the whole rule. Numbers in ofRule were
-// written when the rule had one limit. Nothing says which of the limits they are for now, so they apply to none.
-func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *override.Numbers, who caller) override.Numbers {
+// overrideOfLimit returns the override of one of several limits: its own, else ofRule, the override of the whole rule.
+// Numbers in ofRule were written when the rule had one limit. Nothing says which of the limits they are for now, so
+// they apply to none.
+func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *override.Numbers,
+	who caller) override.Numbers {
 	one := w.overrideOf(rule, c.limit.Name, who)
 	switch {
 	case one.Kind != 0:
@@ -123,8 +126,9 @@ func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *overrid
 	return override.Numbers{}
 }
 
-// overrideOf returns the override of one limit of a rule. It has no Kind if none is active. An override may be older than the rule's
-// `fold_case` or `group`, and then has a value as it was sent at that time: it is still found for callers who send this value.
+// overrideOf returns the override of one limit of a rule. It has no Kind if none is active. An override may be older
+// than the rule's `fold_case` or `group`, and then has a value as it was sent at that time: it is still found for
+// callers who send this value.
 func (w *work) overrideOf(rule *descriptor.Rule, limit string, who caller) override.Numbers {
 	now := w.now.Unix()
 	n, scratch := w.snap.overrides.Find(w.scratch, rule, limit, who.counted, now)

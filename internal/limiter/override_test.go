@@ -149,8 +149,8 @@ func TestOverrideOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// An override stays what it was when its rule gets more limits, or fewer. A number that was for the only limit is for none of several,
-// and that is counted.
+// An override stays what it was when its rule gets more limits, or fewer. A number that was for the only limit is for
+// none of several, and that is counted.
 func TestOverrideOfARuleWithOtherLimits(t *testing.T) {
 	minute := descriptor.Limit{Name: "minute", Requests: 10, Window: descriptor.Window{Unit: descriptor.Minute}}
 	day := descriptor.Limit{Name: "day", Requests: 100, Window: descriptor.Window{Unit: descriptor.Day}}
@@ -223,7 +223,8 @@ func TestOverrideStaysWithinItsRule(t *testing.T) {
 	}
 }
 
-// Blocked and other overrides come before the limit of the request; request_override decides between that and the rule's.
+// Blocked and other overrides come before the limit of the request; request_override decides between that and the
+// rule's.
 func TestPrecedenceOfRequestLimits(t *testing.T) {
 	own := limiter.RequestLimit{Requests: 30, Unit: int32(descriptor.Minute)}
 	lower := limiter.RequestLimit{Requests: 300, Unit: int32(descriptor.Hour)} // 5 per minute
@@ -385,7 +386,8 @@ func bringing(requests uint32, pair string) limiter.Descriptor {
 	return limiter.Descriptor{Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(descriptor.Minute)}}
 }
 
-// The limit of a request counts requests, and the rule what these cost. The status has the one that fewer requests pass.
+// The limit of a request counts requests, and the rule what these cost. The status has the one that fewer requests
+// pass.
 func TestRequestMinWithACost(t *testing.T) {
 	const most = descriptor.MaxRequests
 	f := withRequestMin(t, perMinute("k", "", 1000, counting(descriptor.HitCost{Factor: 100})), perMinute("large", "", most, counting(descriptor.HitCost{Factor: most})))
@@ -449,8 +451,8 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// A quota bucket is limited by the limits that an override leaves in force, even if another override lifts the rest of the rule, or if the
-// rule does not allow the override any more.
+// A quota bucket is limited by the limits that an override leaves in force, even if another override lifts the rest of
+// the rule, or if the rule does not allow the override any more.
 func TestQuotaBucketOfAnUnlimitedCaller(t *testing.T) {
 	two := listNode("two", []descriptor.Limit{fixedLimit("minute", 10), fixedLimit("hour", 100, hourly)}, overridable)
 	f := newFixture(t, limiter.Settings{}, two, perMinute("bounded", "", 5, func(r *descriptor.Rule) { r.OverrideMax = 50 }))

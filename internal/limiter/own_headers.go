@@ -56,7 +56,8 @@ func (w *work) describe(j int) described {
 	return described{c.limit, c.capacity(), w.remaining(c), w.outcome(c), w.span(j).reset}
 }
 
-// limitNamed returns the limit that has one of the names. Of several it is the one with the least remaining, or the first of these.
+// limitNamed returns the limit that has one of the names. Of several it is the one with the least remaining, or the
+// first of these.
 func (w *work) limitNamed(d *Decision, names []string) (best described) {
 	for i := range d.Statuses {
 		if !w.shows(d, i) {
@@ -78,7 +79,8 @@ func (w *work) limitNamed(d *Decision, names []string) (best described) {
 	return best
 }
 
-// appendHeader appends a header's value to w.text.bytes. It returns false, and appends nothing, if a field has no value.
+// appendHeader appends a header's value to w.text.bytes. It returns false, and appends nothing, if a field has no
+// value.
 func (w *work) appendHeader(d *Decision, h *descriptor.OwnHeader, of described, when descriptor.HeaderWhen) bool {
 	begin := len(w.text.bytes)
 	for i := range h.Text {

@@ -99,7 +99,8 @@ func bucket(key string, perSecond, burst uint64) descriptor.NodeSpec {
 	return n
 }
 
-// The headers describe the limit that all headers describe, or the one that they name; in answers of one kind, or of both.
+// The headers describe the limit that all headers describe, or the one that they name; in answers of one kind, or of
+// both.
 func TestWhichOwnHeaders(t *testing.T) {
 	called := func(name string) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Name = name } }
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{

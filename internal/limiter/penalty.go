@@ -6,9 +6,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// A limit with `penalty` denies everything for a time after it has denied hits. It has two takes: one on the penalty, which guards the
-// other one. The store's contract puts the guard directly before the take that it guards; here the charge knows both by index. What
-// the guard denies is passed on to the other outcome, so that all that follows sees one outcome for each limit.
+// A limit with `penalty` denies everything for a time after it has denied hits. It has two takes: one on the penalty,
+// which guards the other one. The store's contract puts the guard directly before the take that it guards; here the
+// charge knows both by index. What the guard denies is passed on to the other outcome, so that all that follows sees
+// one outcome for each limit.
 
 // addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never denied.
 func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
@@ -19,7 +20,8 @@ func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
 	start := len(w.keyBytes)
 	w.keyBytes = descriptor.AppendPenaltyKey(w.keyBytes, t.Key, shadow)
 	w.request.Takes = append(w.request.Takes, backend.Take{
-		Key: w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)], Limit: c.limit.Penalty, Rule: t.Rule, Member: t.Member, Vote: t.Vote, Guards: true,
+		Key: w.keyBytes[start:len(w.keyBytes):len(w.keyBytes)], Limit: c.limit.Penalty, Rule: t.Rule, Member: t.Member,
+		Vote: t.Vote, Guards: true,
 		Origin: t.Origin,
 	})
 	w.needs |= needGuard
@@ -77,7 +79,8 @@ func (w *work) addPenalties(c *Counters, rule *descriptor.Rule) {
 		}
 		shadow := w.snap.settings.Shadow || rule.Shadow || k.Unenforced
 		w.request.Takes = append(w.request.Takes, backend.Take{
-			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i, Origin: w.request.Takes[i].Origin,
+			Key: descriptor.AppendPenaltyKey(nil, []byte(k.Key), shadow), Limit: k.Limit.Penalty, Rule: rule, Member: i,
+			Origin: w.request.Takes[i].Origin,
 		})
 	}
 }

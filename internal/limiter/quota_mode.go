@@ -1,18 +1,18 @@
 package limiter
 
-// In quota mode, set by a rule or for the whole server, a request is denied only if all of its descriptors in quota mode
-// are over their limits.
+// In quota mode, set by a rule or for the whole server, a request is denied only if all of its descriptors in quota
+// mode are over their limits.
 //
-// With the server's setting every descriptor is in quota mode, even one without a limit: such a descriptor passes, so the
-// request passes. Unlimited rules are never in quota mode.
+// With the server's setting every descriptor is in quota mode, even one without a limit: such a descriptor passes, so
+// the request passes. Unlimited rules are never in quota mode.
 
 // quota reports whether a descriptor is in quota mode.
 func (w *work) quota(s *subject) bool {
 	return !s.unlimited() && (w.snap.settings.Quota || s.rule != nil && s.rule.Quota)
 }
 
-// passedInQuotaMode reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors in quota
-// mode cannot all be over.
+// passedInQuotaMode reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors
+// in quota mode cannot all be over.
 func (w *work) passedInQuotaMode() bool {
 	for i := range w.subjects {
 		s := &w.subjects[i]
@@ -23,8 +23,8 @@ func (w *work) passedInQuotaMode() bool {
 	return false
 }
 
-// code returns the request's code: it is over its limit if a descriptor outside quota mode is over, or if there are descriptors in quota mode
-// and all of them are over.
+// code returns the request's code: it is over its limit if a descriptor outside quota mode is over, or if there are
+// descriptors in quota mode and all of them are over.
 func (w *work) code(statuses []Status) Code {
 	quotas, quotasOver := 0, 0
 	for i := range statuses {

@@ -4,8 +4,8 @@ import "slices"
 
 // A rule with `replaces` removes limits of the rules that match other descriptors of the request, by their names.
 
-// replace marks the limits that matching rules replace. A rule replaces others even if it is itself replaced. An unlimited rule
-// is not replaced. A rule without any limit left does not apply.
+// replace marks the limits that matching rules replace. A rule replaces others even if it is itself replaced. An
+// unlimited rule is not replaced. A rule without any limit left does not apply.
 func (w *work) replace() {
 	for i := range w.subjects {
 		if s := &w.subjects[i]; s.rule != nil {

@@ -5,8 +5,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// reports returns what is done with every decision, in this order. Metrics need the code from before the server's shadow mode, events
-// the code after it.
+// reports returns what is done with every decision, in this order. Metrics need the code from before the server's
+// shadow mode, events the code after it.
 func (p *parts) reports(s *Settings) (all []report) {
 	add := func(when bool, r report) {
 		if when {
@@ -96,7 +96,8 @@ func (w *work) countRule(s *subject, code Code) {
 		if s.rule != nil && s.rule.Needs&descriptor.NeedsClass != 0 {
 			w.countClasses(s)
 		}
-		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, c.penalty > 0, s.shadow(), w.snap.settings.NearLimitRatio)
+		w.seriesOf(s).count(&w.request.Takes[c.take], s.admitted, o, c.penalty > 0, s.shadow(),
+			w.snap.settings.NearLimitRatio)
 	}
 }
 
@@ -109,8 +110,9 @@ func (w *work) countDropped(s *subject) {
 	}
 }
 
-// sendEvents sends events about the limits that deny this request, and about limits with a notice for clients. New kinds of
-// events belong here. Peeks and later steps of a reservation have no events, and neither have answers without a counter.
+// sendEvents sends events about the limits that deny this request, and about limits with a notice for clients. New
+// kinds of events belong here. Peeks and later steps of a reservation have no events, and neither have answers without
+// a counter.
 func (w *work) sendEvents(d *Decision) {
 	if d.Code == OverLimit && w.req.Purpose != Settled {
 		for i := range d.Statuses {

@@ -27,8 +27,9 @@ type Request struct {
 	// Hits is the number of hits that each descriptor without its own number adds. 0 means 1.
 	Hits uint32
 
-	Purpose     Purpose
-	Reservation *Reservation // every descriptor is an operation on this reservation, and the request is one atomic step; nil: none is
+	Purpose Purpose
+	// every descriptor is an operation on this reservation, and the request is one atomic step; nil: none is
+	Reservation *Reservation
 }
 
 // Descriptor is the entries of one thing to be limited, and the caller's settings for it.
@@ -49,7 +50,8 @@ type Descriptor struct {
 	Limit    RequestLimit
 	HasLimit bool
 
-	// Numbers replace those of the rule's only limit, as an override does and instead of one. The rule must be overridable. Nil: none are.
+	// Numbers replace those of the rule's only limit, as an override does and instead of one. The rule must be
+	// overridable. Nil: none are.
 	Numbers *override.Numbers
 }
 
@@ -138,7 +140,8 @@ func (e *NotReservableError) Error() string {
 	if e.Rule == "" {
 		return fmt.Sprintf("descriptors[%d]: hits of a limit that a request brings along cannot be reserved", e.Descriptor)
 	}
-	return fmt.Sprintf("descriptors[%d]: the rule %s allows no reservations: set reservations in the rule", e.Descriptor, e.Rule)
+	return fmt.Sprintf("descriptors[%d]: the rule %s allows no reservations: set reservations in the rule", e.Descriptor,
+		e.Rule)
 }
 
 // longestWindow is the longest window of a request's limit. Rules have the same maximum.
@@ -168,8 +171,8 @@ func validate(req *Request) error {
 	return nil
 }
 
-// hits returns the number of hits that a descriptor adds: its own number if it has one, else the request's, which is 1 if
-// absent. Very large numbers are clamped, so that no sum of them overflows.
+// hits returns the number of hits that a descriptor adds: its own number if it has one, else the request's, which is 1
+// if absent. Very large numbers are clamped, so that no sum of them overflows.
 func hits(req *Request, d *Descriptor) int64 {
 	n := int64(max(req.Hits, 1))
 	if d.HasHits {
@@ -181,7 +184,8 @@ func hits(req *Request, d *Descriptor) int64 {
 	return n
 }
 
-// SettledRequest returns a request that counts hits of one descriptor that have passed already, whether or not they fit.
+// SettledRequest returns a request that counts hits of one descriptor that have passed already, whether or not they
+// fit.
 func SettledRequest(domain string, entries []descriptor.Entry, hits uint64) *Request {
 	reservation := &Reservation{Op: Commit, Final: true, ChargeUnknown: true}
 	_, _ = rand.Read(reservation.ID[:]) // it never fails

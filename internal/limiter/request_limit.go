@@ -7,11 +7,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A request may bring a limit along for a descriptor. The domain's `request_override` says what becomes of it: it counts instead of the
-// rule's limits (honour), or in addition to them (min), unless an override is active; or it never counts (ignore).
+// A request may bring a limit along for a descriptor. The domain's `request_override` says what becomes of it: it
+// counts instead of the rule's limits (honour), or in addition to them (min), unless an override is active; or it never
+// counts (ignore).
 //
-// With min both count because no comparison of numbers bounds what passes: each window that a request asks for has a counter of its own. A
-// caller that asks for 3 per hour, then for 3 per 2 hours, and so on, would get 3 hits from each.
+// With min both count because no comparison of numbers bounds what passes: each window that a request asks for has a
+// counter of its own. A caller that asks for 3 per hour, then for 3 per 2 hours, and so on, would get 3 hits from each.
 
 // honours reports whether the limit that a request brings along counts whatever the rules say.
 func (w *work) honours() bool {
@@ -41,14 +42,15 @@ func (w *work) requestLimit(s *subject, d *Descriptor) {
 func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	w.charges = w.charges[:s.first]
 	l := w.chargeBrought(s, d, 1)
-	if s.matched != nil && len(s.matched.Limits) > 0 { // also for requests that reserve nothing: a denial may end when a reservation does
+	// also for requests that reserve nothing: a denial may end when a reservation does
+	if s.matched != nil && len(s.matched.Limits) > 0 {
 		l.Reservations = s.matched.Limits[0].Reservations
 	}
 	s.rule = nil
 }
 
-// addRequestLimit adds the limit that a request brings along to the limits of the rule. Its hits can be reserved together with the rule's,
-// unless they are not the same ones.
+// addRequestLimit adds the limit that a request brings along to the limits of the rule. Its hits can be reserved
+// together with the rule's, unless they are not the same ones.
 func (w *work) addRequestLimit(s *subject, d *Descriptor) {
 	cost := int64(min(s.hitCost(), math.MaxInt64))
 	l := w.chargeBrought(s, d, max(cost, 1))
@@ -68,7 +70,8 @@ func (w *work) chargeBrought(s *subject, d *Descriptor, cost int64) *descriptor.
 
 // limit returns the limit as a rule would have it.
 func (o *RequestLimit) limit(s *Settings) descriptor.Limit {
-	l := descriptor.Limit{Requests: uint64(o.Requests), Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
+	l := descriptor.Limit{Requests: uint64(o.Requests),
+		Window: descriptor.Window{Unit: descriptor.Unit(o.Unit), Multiplier: o.Multiplier}}
 	if s.CalendarMonths {
 		l.Window.CalendarMonth()
 	}

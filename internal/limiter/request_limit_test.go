@@ -44,8 +44,8 @@ func TestRequestLimitOfSeveralUnits(t *testing.T) {
 	}
 }
 
-// Under `request_override: min` no limit that a request brings along lets more hits pass than the rule does: of any window, one after the
-// other, under every kind of rule. Each of these windows has a counter of its own.
+// Under `request_override: min` no limit that a request brings along lets more hits pass than the rule does: of any
+// window, one after the other, under every kind of rule. Each of these windows has a counter of its own.
 func TestRequestMinBoundsTheBurst(t *testing.T) {
 	limit := func(l descriptor.Limit) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Limits[0] = l } }
 	hour := descriptor.Window{Unit: descriptor.Hour}

@@ -13,10 +13,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. Either the request names
-// a reservation, and all of its descriptors are an operation on it; or single descriptors name one by their last entry.
+// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. Either the
+// request names a reservation, and all of its descriptors are an operation on it; or single descriptors name one by
+// their last entry.
 
-// matchNamed looks for a rule that lets the last entry name a reservation. That entry is then no part of the descriptor.
+// matchNamed looks for a rule that lets the last entry name a reservation. That entry is then no part of the
+// descriptor.
 func (w *work) matchNamed(s *subject) {
 	if s.matched = w.domain.MatchNamed(s.sent); s.matched == nil {
 		return
@@ -60,14 +62,15 @@ func (w *work) applyReservation() error {
 	return h.Unready
 }
 
-// sameHits checks that all descriptors reserve the same number of hits, at the same cost: stores grant all of them the same
-// number. Two kinds of descriptors are exempt: under concurrency limits any number is one place, and limits in shadow mode do not
-// make a reservation smaller.
+// sameHits checks that all descriptors reserve the same number of hits, at the same cost: stores grant all of them the
+// same number. Two kinds of descriptors are exempt: under concurrency limits any number is one place, and limits in
+// shadow mode do not make a reservation smaller.
 func (w *work) sameHits() error {
 	first := none
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		if s.reservation == nil || s.shadow() || !slices.ContainsFunc(s.rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
+		if s.reservation == nil || s.shadow() || !slices.ContainsFunc(s.rule.Limits,
+			func(l descriptor.Limit) bool { return l.Algorithm != descriptor.Concurrency }) {
 			continue
 		}
 		if first < 0 {
@@ -75,11 +78,15 @@ func (w *work) sameHits() error {
 		}
 		f := &w.subjects[first]
 		if one, other := f.hitCost(), s.hitCost(); one != other {
-			return invalid("min_hits", "min_hits: a hit of descriptors[%d] costs %d, and one of descriptors[%d] costs %d: with min_hits all descriptors need the same cost",
+			return invalid("min_hits",
+				"min_hits: a hit of descriptors[%d] costs %d, and one of descriptors[%d] costs %d: with min_hits all descriptors "+
+					"need the same cost",
 				first, one, i, other)
 		}
 		if s.hits != f.hits {
-			return invalid("min_hits", "min_hits: descriptors[%d] is worth %d hits, and descriptors[%d] is worth %d: with min_hits all descriptors need the same amount",
+			return invalid("min_hits",
+				"min_hits: descriptors[%d] is worth %d hits, and descriptors[%d] is worth %d: with min_hits all descriptors need "+
+					"the same amount",
 				first, f.hits, i, s.hits)
 		}
 	}
@@ -105,9 +112,8 @@ func (w *work) applyNamedReservations() {
 	}
 }
 
-// idOf returns the ID of a reservation that a caller names. A name that does not fit into an ID is hashed, because names may
-// have any length. A caller that crafts a colliding
-// name gains nothing: it could have sent the other name.
+// idOf returns the ID of a reservation that a caller names. A name that does not fit into an ID is hashed, because
+// names may have any length. A caller that crafts a colliding name gains nothing: it could have sent the other name.
 func (w *work) idOf(name string) (id backend.ReservationID) {
 	switch {
 	case len(name) < len(id):
@@ -124,7 +130,8 @@ func (w *work) idOf(name string) (id backend.ReservationID) {
 
 // uuid reads a UUID in lower case, as Envoy writes request IDs.
 func uuid(id *backend.ReservationID, name string) bool {
-	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' || strings.ToLower(name) != name {
+	if len(name) != 36 || name[8] != '-' || name[13] != '-' || name[18] != '-' || name[23] != '-' ||
+		strings.ToLower(name) != name {
 		return false
 	}
 	var digits [2 * len(*id)]byte
@@ -142,10 +149,11 @@ func (s *subject) reservable() bool {
 	return s.rule != nil && !slices.ContainsFunc(s.rule.Limits, func(l descriptor.Limit) bool { return !l.Reservable() })
 }
 
-// countsAll reports whether plain takes can count hits that do not fit. Of several limits, one that denies hits keeps the others
-// from counting them.
+// countsAll reports whether plain takes can count hits that do not fit. Of several limits, one that denies hits keeps
+// the others from counting them.
 func (s *subject) countsAll() bool {
-	return s.by == byRequest || s.by == byBlock || s.end-s.first == 1 && s.rule.Limits[0].Has(descriptor.SettingCountDenied)
+	return s.by == byRequest || s.by == byBlock || s.end-s.first == 1 &&
+		s.rule.Limits[0].Has(descriptor.SettingCountDenied)
 }
 
 // changesReservation reports whether a descriptor changes an earlier reservation.
@@ -160,7 +168,8 @@ func (w *work) alreadyDecided(s *subject) bool {
 
 // sameReservation reports whether two descriptors are an operation on the same reservation.
 func (s *subject) sameReservation(other *subject) bool {
-	return s.reservation == other.reservation || s.reservation.ID == other.reservation.ID && s.reservation.Op == other.reservation.Op
+	return s.reservation == other.reservation || s.reservation.ID == other.reservation.ID &&
+		s.reservation.Op == other.reservation.Op
 }
 
 // growReservations makes room for the reservations of a request's takes in advance: takes point into the slice, so it
@@ -175,7 +184,8 @@ func (w *work) growReservations() {
 	w.reservations = slices.Grow(w.reservations, n)
 }
 
-// setReservation makes a take an operation on its descriptor's reservation, or leaves its hits out if they were decided earlier.
+// setReservation makes a take an operation on its descriptor's reservation, or leaves its hits out if they were decided
+// earlier.
 func (w *work) setReservation(t *backend.Take, s *subject, c *charge) {
 	switch {
 	case s.reservation != nil && (c.limit.Reservable() || w.req.Purpose == Settled):
@@ -191,8 +201,9 @@ func (w *work) setReservation(t *backend.Take, s *subject, c *charge) {
 
 // newReservation returns the part of a descriptor's take that concerns its reservation.
 //
-// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have denied a reservation it reserves
-// nothing, and a commit charges nothing there: if it were enforced, these hits would not have passed.
+// A limit that is not enforced must not make the reservations under other limits smaller. Where it would have denied a
+// reservation it reserves nothing, and a commit charges nothing there: if it were enforced, these hits would not have
+// passed.
 func (w *work) newReservation(s *subject, t *backend.Take, enforced bool) *backend.Reservation {
 	h := s.reservation
 	id := h.ID
@@ -211,8 +222,8 @@ func (w *work) newReservation(s *subject, t *backend.Take, enforced bool) *backe
 	return &w.reservations[len(w.reservations)-1]
 }
 
-// places returns the hits of an operation on a reservation under a concurrency limit, whatever its amount is: a reservation takes one
-// place, and its end gives that place back.
+// places returns the hits of an operation on a reservation under a concurrency limit, whatever its amount is: a
+// reservation takes one place, and its end gives that place back.
 func places(op backend.ReservationOp) int64 {
 	if op == backend.OpReserve {
 		return 1
@@ -220,8 +231,9 @@ func places(op backend.ReservationOp) int64 {
 	return 0
 }
 
-// reservationOutcomes fills in what became of the request's reservation under each descriptor. If fewer hits were reserved than the descriptor
-// asked for, these are the ones that count. Reservations that an entry names are all or nothing.
+// reservationOutcomes fills in what became of the request's reservation under each descriptor. If fewer hits were
+// reserved than the descriptor asked for, these are the ones that count. Reservations that an entry names are all or
+// nothing.
 func (w *work) reservationOutcomes(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
@@ -229,7 +241,8 @@ func (w *work) reservationOutcomes(d *Decision) {
 		for c, h := range w.reservationsOf(s) {
 			all.add(w.reservationOutcome(s, c, h), h.Op)
 		}
-		if s.reservation != nil && s.reservation.Op == backend.OpReserve && all.Some && all.Reserved < s.hits && all.Reserved > 0 {
+		if s.reservation != nil && s.reservation.Op == backend.OpReserve && all.Some && all.Reserved < s.hits &&
+			all.Reserved > 0 {
 			s.admitted = all.Reserved
 		}
 		all.Reserved /= int64(s.hitCost())
@@ -237,7 +250,8 @@ func (w *work) reservationOutcomes(d *Decision) {
 	}
 }
 
-// reservationsOf yields the charges of a descriptor that are an operation on a reservation, and that the store has answered.
+// reservationsOf yields the charges of a descriptor that are an operation on a reservation, and that the store has
+// answered.
 func (w *work) reservationsOf(s *subject) iter.Seq2[*charge, *backend.Reservation] {
 	return func(yield func(*charge, *backend.Reservation) bool) {
 		for _, c := range w.binding(s) {

@@ -11,8 +11,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// BenchmarkReservation measures a reservation with its commit, and a plain decision, in turns: 1,000 of each, on the same 100
-// counters in memory. It reports their time as a ratio. A check before a request with a charge after it are two decisions.
+// BenchmarkReservation measures a reservation with its commit, and a plain decision, in turns: 1,000 of each, on the
+// same 100 counters in memory. It reports their time as a ratio. A check before a request with a charge after it are
+// two decisions.
 func BenchmarkReservation(b *testing.B) {
 	const callers, batch = 100, 1000
 	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})

@@ -49,7 +49,8 @@ func TestLeastBesideADescriptorInShadow(t *testing.T) {
 	}
 }
 
-// Where a limit that is not enforced holds nothing, a commit by name charges nothing: alone, next to an enforced limit, and in shadow mode.
+// Where a limit that is not enforced holds nothing, a commit by name charges nothing: alone, next to an enforced limit,
+// and in shadow mode.
 func TestCommitOfWhatALimitInShadowDenied(t *testing.T) {
 	f := newFixture(t, limiter.Settings{},
 		listNode("lone", []descriptor.Limit{fixedLimit("new", 10, inShadow)}, reservable),

@@ -186,7 +186,8 @@ func TestRulesWithoutReservations(t *testing.T) {
 	}
 }
 
-// A look changes nothing and says whether one more hit would pass; a charge counts what has passed already, also over the limit.
+// A look changes nothing and says whether one more hit would pass; a charge counts what has passed already, also over
+// the limit.
 func TestLookAndCharge(t *testing.T) {
 	by := func(a descriptor.Algorithm) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = a, 3 }
@@ -225,7 +226,8 @@ func TestLookAndCharge(t *testing.T) {
 	f.want(f.ask(0, "two=a"), limiter.OK, 2) // the limit of the minute denied hits, and that of the hour counted all seven
 }
 
-// A reservation that the store could not make passes or fails as on_error says. Nothing is reserved then, and later operations get the error.
+// A reservation that the store could not make passes or fails as on_error says. Nothing is reserved then, and later
+// operations get the error.
 func TestReservationsWithoutTheStore(t *testing.T) {
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorAllow}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("k", "", 3, reservable)}})
 	d := f.reserve(1, limiter.OK, amount(2, "k=a"))

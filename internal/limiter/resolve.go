@@ -7,10 +7,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. Another region asks for it, whose
-// rules may differ. tag is the limit's: descriptor.Rule.Tag. Resolve returns false if no rule matches, or if the rule has no such
-// limit.
-func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (found backend.Resolved, ok bool) {
+// Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. Another region
+// asks for it, whose rules may differ. tag is the limit's: descriptor.Rule.Tag. Resolve returns false if no rule
+// matches, or if the rule has no such limit.
+func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Entry,
+	tag string) (found backend.Resolved, ok bool) {
 	w, err := l.inquire(now, l.snapshot.Load(), domain, &Descriptor{Entries: entries})
 	if err != nil {
 		return found, false
@@ -44,8 +45,9 @@ type ruling struct {
 	sum         uint64
 }
 
-// Sums returns a number that stands for all that Resolve depends on but the time: the rules, the overrides, and which of these are active. rules
-// stands for the rules alone. Replicas with the same ones return the same. 0: there are no rules.
+// Sums returns a number that stands for all that Resolve depends on but the time: the rules, the overrides, and which
+// of these are active. rules stands for the rules alone. Replicas with the same ones return the same. 0: there are no
+// rules.
 func (l *Limiter) Sums(now time.Time) (all, rules uint64) {
 	snap, at := l.snapshot.Load(), now.Unix()
 	if snap == nil {

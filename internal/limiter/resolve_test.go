@@ -90,7 +90,8 @@ func TestResolveInactive(t *testing.T) {
 	}
 }
 
-// Sums has the same number in processes with the same rules and overrides, and another one as soon as Resolve may differ.
+// Sums has the same number in processes with the same rules and overrides, and another one as soon as Resolve may
+// differ.
 func TestSums(t *testing.T) {
 	create := func(requests uint64, changes ...func(*descriptor.Rule)) *fixture {
 		return newFixture(t, limiter.Settings{}, perMinute("far", "", requests, append(changes, overridable, acrossRegions)...))

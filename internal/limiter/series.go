@@ -30,9 +30,9 @@ func (w *work) seriesOf(s *subject) *series {
 	return found
 }
 
-// appendMetricPath appends the metric's name for a request's entries, in envoyproxy/ratelimit's form. rule is nil for a request's own limit.
-// Values that share a counter also share a name, which has the pattern: callers can invent values, but not patterns. With noDots, the only
-// dots are those between the parts.
+// appendMetricPath appends the metric's name for a request's entries, in envoyproxy/ratelimit's form. rule is nil for a
+// request's own limit. Values that share a counter also share a name, which has the pattern: callers can invent values,
+// but not patterns. With noDots, the only dots are those between the parts.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule, noDots bool) []byte {
 	part := func(from int) {
 		for i := from; noDots && i < len(b); i++ {
@@ -46,7 +46,8 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	if len(entries) == 0 { // a request's own limit
 		return append(b, '.')
 	}
-	// envoyproxy/ratelimit keeps the underscore before an empty value only in names that consist of the request's keys and values.
+	// envoyproxy/ratelimit keeps the underscore before an empty value only in names that consist of the request's keys and
+	// values.
 	verbatim := rule != nil && rule.DetailedMetric
 	for i := range entries {
 		verbatim = verbatim && !rule.Shares(i)
@@ -68,8 +69,8 @@ func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule 
 	return b
 }
 
-// count adds n hits of a take to the series. The counters mean the same as envoyproxy/ratelimit's statistics: hits that cross a
-// threshold are split at it.
+// count adds n hits of a take to the series. The counters mean the same as envoyproxy/ratelimit's statistics: hits that
+// cross a threshold are split at it.
 func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, shadow bool, nearRatio float32) {
 	limit := int64(t.Limit.Capacity())
 	if !o.Allowed {
@@ -81,7 +82,8 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	if o.Allowed {
 		add(&s.Within, hits)
 		before := o.Before
-		if before == o.Used { // held back under the STOP flag: envoyproxy/ratelimit counts the hits as the last ones that the counter holds
+		// held back under the STOP flag: envoyproxy/ratelimit counts the hits as the last ones that the counter holds
+		if before == o.Used {
 			before -= n
 		}
 		if o.Used > near {
@@ -105,8 +107,8 @@ func (s *series) count(t *backend.Take, n int64, o *backend.Outcome, penalised, 
 	}
 }
 
-// deniedHits returns how many hits of a denied take count: at most 2^32 - 1, or one more than the limit if that is larger.
-// Without the cap one huge request would outweigh all others.
+// deniedHits returns how many hits of a denied take count: at most 2^32 - 1, or one more than the limit if that is
+// larger. Without the cap one huge request would outweigh all others.
 func deniedHits(n, limit int64) int64 { return min(n, max(limit+1, math.MaxUint32)) }
 
 // mostCounted is the cap of a sum of hits. It is low enough that several such sums and concurrent additions do not

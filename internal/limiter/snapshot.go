@@ -18,7 +18,8 @@ type Options struct {
 
 	Elsewhere func(key []byte, l *descriptor.Limit) bool // reports whether another region counts a limit; nil: none does
 
-	MaxSeries int             // maximum metric names from requests; names from rules have a bound of their own; default 10,000
+	// maximum metric names from requests; names from rules have a bound of their own; default 10,000
+	MaxSeries int
 	Metrics   metric.Registry // nil: counted, but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
 	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
@@ -37,12 +38,12 @@ type Settings struct {
 	Admission descriptor.Admission
 
 	// StopWhenOver applies to domains with independent admission. If any limit denies a request, the request is counted
-	// only in the limits that deny it. It is envoyproxy/ratelimit's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading and
-	// counting are one atomic step here.
+	// only in the limits that deny it. It is envoyproxy/ratelimit's STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT, but reading
+	// and counting are one atomic step here.
 	StopWhenOver bool
 
-	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With local,
-	// this replica gets its share of a limit that is divided by the number of Limiter.SetReplicas.
+	// OnError is for domains and rules that do not set their own. The zero value means descriptor.OnErrorError. With
+	// local, this replica gets its share of a limit that is divided by the number of Limiter.SetReplicas.
 	OnError descriptor.OnError
 	Regions int // how many regions share the limits that have a home, each with the same number of replicas; 0 means 1
 

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// Statistics calls visit for every counter that envoyproxy/ratelimit has too, under envoyproxy/ratelimit's name: path, a dot, and stat.
-// If several calls have the same name, the value is their sum.
+// Statistics calls visit for every counter that envoyproxy/ratelimit has too, under envoyproxy/ratelimit's name: path,
+// a dot, and stat. If several calls have the same name, the value is their sum.
 func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	m := l.parts.metrics
 	for _, s := range m.named.All() {
@@ -33,8 +33,9 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 
 // statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
-// decision adds a new name. As in envoyproxy/ratelimit, underscores replace characters with a meaning in the StatsD protocol, and
-// the dots of addresses. Here they also replace control characters: a line break in a value would begin another statistic.
+// decision adds a new name. As in envoyproxy/ratelimit, underscores replace characters with a meaning in the StatsD
+// protocol, and the dots of addresses. Here they also replace control characters: a line break in a value would begin
+// another statistic.
 func (s *series) statistic() string {
 	if made := s.reference.Load(); made != nil {
 		return *made
@@ -52,7 +53,8 @@ func (s *series) statistic() string {
 		}
 		return r
 	}, name)
-	name = "ratelimit.service.rate_limit." + ipv4.ReplaceAllStringFunc(name, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
+	name = "ratelimit.service.rate_limit." + ipv4.ReplaceAllStringFunc(name,
+		func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
 	s.reference.Store(&name)
 	return name
 }

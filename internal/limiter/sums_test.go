@@ -19,8 +19,8 @@ func (f *fixture) statistics(path string) map[string]uint64 {
 	return all
 }
 
-// envoyproxy/ratelimit's hits have 32 bits, and a denied request counts with all of them. With more bits, one denied request counts no
-// more than the limit could ever deny.
+// envoyproxy/ratelimit's hits have 32 bits, and a denied request counts with all of them. With more bits, one denied
+// request counts no more than the limit could ever deny.
 func TestDeniedHitsInMetrics(t *testing.T) {
 	for _, c := range []struct{ limit, hits, want uint64 }{
 		{10, 20, 20},

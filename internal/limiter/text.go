@@ -15,8 +15,8 @@ type draftNames struct {
 	all  map[string]bool // nil: last is the only one
 }
 
-// next returns the name of one more limit, which the draft requires: the limit's own name, or one made from its window. A name that
-// is in use gets a number.
+// next returns the name of one more limit, which the draft requires: the limit's own name, or one made from its window.
+// A name that is in use gets a number.
 func (n *draftNames) next(l *descriptor.Limit) string {
 	name := l.Name
 	if name == "" {
@@ -41,8 +41,8 @@ func (n *draftNames) next(l *descriptor.Limit) string {
 	return quoted
 }
 
-// appendQuoted appends a name in the syntax of structured fields: printable ASCII, with quotes and backslashes escaped, and with a number
-// unless that is 0. A name that is too long for a header is cut.
+// appendQuoted appends a name in the syntax of structured fields: printable ASCII, with quotes and backslashes escaped,
+// and with a number unless that is 0. A name that is too long for a header is cut.
 func appendQuoted(b []byte, name string, number int) []byte {
 	b = append(b, '"')
 	begin := len(b)
@@ -61,8 +61,8 @@ func appendQuoted(b []byte, name string, number int) []byte {
 	return append(b, '"')
 }
 
-// appendSendable appends the first character of a text, which is r. The bytes of a character that no header may have are written as in
-// URLs, so that different names stay different.
+// appendSendable appends the first character of a text, which is r. The bytes of a character that no header may have
+// are written as in URLs, so that different names stay different.
 func appendSendable(b []byte, text string, r rune) []byte {
 	if ' ' <= r && r <= '~' {
 		return append(b, byte(r))
@@ -79,8 +79,8 @@ func appendPercent(b []byte, s string) []byte {
 	return b
 }
 
-// SafeName returns a limit's name as the protocol has it: without control characters, quotes and backslashes. Envoy writes it between quotes
-// into a header, as it is: a line break in it would begin another header.
+// SafeName returns a limit's name as the protocol has it: without control characters, quotes and backslashes. Envoy
+// writes it between quotes into a header, as it is: a line break in it would begin another header.
 func SafeName(name string) string {
 	if !strings.ContainsFunc(name, unsafe) {
 		return name

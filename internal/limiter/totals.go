@@ -9,7 +9,8 @@ type Totals struct {
 	Shadowed      uint64 `json:"shadowed"`       // passed requests that only the global shadow mode let through
 	UnknownDomain uint64 `json:"unknown_domain"` // requests whose domain has no rules
 	Failed        uint64 `json:"failed"`         // requests that the backend could not answer
-	OnError       uint64 `json:"on_error"`       // passed or denied requests that were decided without the backend, as on_error says
+	// passed or denied requests that were decided without the backend, as on_error says
+	OnError uint64 `json:"on_error"`
 }
 
 // RuleTotals are numbers of hits under a rule since the replica started.
@@ -28,8 +29,8 @@ func (l *Limiter) Totals() Totals {
 	}
 }
 
-// RuleTotals returns the numbers of each active rule, by Rule.Index, with the tree that they belong to; nil before the first
-// Swap. A rule is nil if its metrics have names that depend on the request.
+// RuleTotals returns the numbers of each active rule, by Rule.Index, with the tree that they belong to; nil before the
+// first Swap. A rule is nil if its metrics have names that depend on the request.
 func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 	s := l.snapshot.Load()
 	if s == nil {
@@ -40,6 +41,7 @@ func (l *Limiter) RuleTotals() (*descriptor.Tree, func(index int) *RuleTotals) {
 		if series == nil || series == l.parts.metrics.named.Other {
 			return nil
 		}
-		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Denied: series.Over.Load(), Shadowed: series.Shadow.Load()}
+		return &RuleTotals{Hits: series.Total.Load() + series.Unlimited.Load(), Denied: series.Over.Load(),
+			Shadowed: series.Shadow.Load()}
 	}
 }

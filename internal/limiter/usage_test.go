@@ -33,7 +33,8 @@ func TestUsageDuringAPenalty(t *testing.T) {
 	}
 }
 
-// A counter that several rules share is listed with each descriptor that used it: the first one has the numbers of another plan.
+// A counter that several rules share is listed with each descriptor that used it: the first one has the numbers of
+// another plan.
 func TestUsageAfterAChangeOfPlan(t *testing.T) {
 	var plans []descriptor.NodeSpec
 	for value, requests := range map[string]uint64{"free": 10, "pro": 1000} {

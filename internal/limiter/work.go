@@ -73,9 +73,10 @@ type buffers struct {
 	reservations      []backend.Reservation // of the takes, which point here
 	joining           joining               // which takes are for several charges
 	countedHere       backend.SubRequest    // the takes that this replica counts because of on_error: local
-	spans             []span                // by charge, if descriptor.NeedsActive: what callers see instead of the outcomes' times
-	text              headerText            // the values of the headers that the domain defines
-	scratch           []byte                // for what is looked up by a name
+	// by charge, if descriptor.NeedsActive: what callers see instead of the outcomes' times
+	spans   []span
+	text    headerText // the values of the headers that the domain defines
+	scratch []byte     // for what is looked up by a name
 }
 
 const (
@@ -128,7 +129,8 @@ func (w *work) reset() {
 // subject is one descriptor on its way to a status.
 type subject struct {
 	matched *descriptor.Rule // the rule that matches it; nil: none does, or it was not needed
-	rule    *descriptor.Rule // the same while the rule applies; nil: the request's own limit does, or none of the rule's limits does
+	// the same while the rule applies; nil: the request's own limit does, or none of the rule's limits does
+	rule *descriptor.Rule
 
 	sent             []descriptor.Entry // its entries, without one that names a reservation
 	counted          []descriptor.Entry // the same with the values that count
@@ -167,19 +169,20 @@ func (s *subject) unlimited() bool { return s.rule != nil && s.rule.Unlimited ||
 // shadow reports whether nothing of the descriptor is enforced.
 func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.rule.Shadow }
 
-// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this caller, while another limit of the
-// descriptor is.
+// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this caller, while
+// another limit of the descriptor is.
 func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
-// charge is one limit of a descriptor. Every limit of its rule has one, even a limit that does not apply now: operators see them,
-// and a wait may last until they apply.
+// charge is one limit of a descriptor. Every limit of its rule has one, even a limit that does not apply now: operators
+// see them, and a wait may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // with the numbers for this caller
-	share *descriptor.Limit // only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
-	index int               // in the rule's limits
-	cost  int64             // the request brings the limit along, which counts hits without this cost of the rule; 0: it is the rule's
-	take  int               // in the request's takes; none: it has no take
-	guard int               // the take on its penalty; none: it has none
+	// only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
+	share *descriptor.Limit
+	index int   // in the rule's limits
+	cost  int64 // the request brings the limit along, which counts hits without this cost of the rule; 0: it is the rule's
+	take  int   // in the request's takes; none: it has no take
+	guard int   // the take on its penalty; none: it has none
 	state chargeState
 
 	penalty time.Duration // for how long its penalty still denies; 0: none is active. Known when guards are merged
@@ -221,7 +224,8 @@ func (c *charge) capacity() uint64 {
 // chargesOf returns the charges of a descriptor.
 func (w *work) chargesOf(s *subject) []charge { return w.charges[s.first:s.end] }
 
-// ruleCharges returns the charges of the limits of a descriptor's rule: all but the one of a limit that the request brings along.
+// ruleCharges returns the charges of the limits of a descriptor's rule: all but the one of a limit that the request
+// brings along.
 func (w *work) ruleCharges(s *subject) []charge {
 	return w.charges[s.first : s.first+len(s.rule.Limits)]
 }
@@ -244,8 +248,8 @@ func (w *work) applies(s *subject) bool {
 	return s.rule.Unlimited
 }
 
-// dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay. A limit that the request brings
-// along is then the only one.
+// dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay. A limit
+// that the request brings along is then the only one.
 func (w *work) dropUnused(s *subject) {
 	if w.applies(s) {
 		return
@@ -285,10 +289,12 @@ func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 
 // counts reports whether the hits of a take count as hits of a request.
 func (w *work) counts(t *backend.Take) bool {
-	return w.req.Purpose == Settled || w.req.Purpose == Count && (t.Reservation == nil || t.Reservation.Op == backend.OpReserve)
+	return w.req.Purpose == Settled || w.req.Purpose == Count &&
+		(t.Reservation == nil || t.Reservation.Op == backend.OpReserve)
 }
 
-// remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a penalty.
+// remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a
+// penalty.
 func (w *work) remaining(c *charge) uint64 {
 	if o := w.outcome(c); !o.Failed && c.penalty == 0 {
 		return o.Remaining(c.capacity())
@@ -296,11 +302,12 @@ func (w *work) remaining(c *charge) uint64 {
 	return 0
 }
 
-// span is the times of one take for its caller: until the take would pass, until more hits fit, and until none is in use.
+// span is the times of one take for its caller: until the take would pass, until more hits fit, and until none is in
+// use.
 type span struct{ wait, more, reset time.Duration }
 
-// spanOf returns the times of a charge's take. Nothing is free before a penalty ends. ResetAfter stays the time of the limit itself, which
-// events and usage need.
+// spanOf returns the times of a charge's take. Nothing is free before a penalty ends. ResetAfter stays the time of the
+// limit itself, which events and usage need.
 func (w *work) spanOf(c *charge) span {
 	o := w.outcome(c)
 	s := span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
@@ -314,8 +321,8 @@ func (w *work) spanOf(c *charge) span {
 	return s
 }
 
-// span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; until more hits fit; and until nothing
-// is in use under the limit, its window ends, or it no longer applies.
+// span returns the times of charge j: until its take would pass, which is backend.Never or 0 if it passes; until more
+// hits fit; and until nothing is in use under the limit, its window ends, or it no longer applies.
 func (w *work) span(j int) span {
 	if len(w.spans) > 0 {
 		return w.spans[j]

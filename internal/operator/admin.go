@@ -152,7 +152,8 @@ func ruleMessage(x *descriptor.Explanation) *adminv1.Rule {
 		Replaces:       validTexts(r.Replaces),
 		DetailedMetric: r.DetailedMetric,
 		Overridable:    r.Overridable(),
-		Position:       &adminv1.Position{File: validText(r.Position.File), Line: count(r.Position.Line), Column: count(r.Position.Col)},
+		Position: &adminv1.Position{File: validText(r.Position.File), Line: count(r.Position.Line),
+			Column: count(r.Position.Col)},
 	}
 	if r.OnError != descriptor.OnErrorDefault {
 		m.OnError = descriptor.OnErrorNames[r.OnError]
@@ -219,7 +220,10 @@ func choice(first bool, one, other string) string {
 }
 
 func sortedFiles(files []descriptor.FileStatus) []descriptor.FileStatus {
-	return slices.SortedFunc(slices.Values(files), func(a, b descriptor.FileStatus) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(files), func(a,
+		b descriptor.FileStatus) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }
 
 func validTexts(list []string) []string {

@@ -183,7 +183,8 @@ func someDomains(tree *descriptor.Tree) []string {
 }
 
 func hotOf(tree *descriptor.Tree, r hotkeys.Report) *liveHot {
-	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Denied: liveKeys(tree, r.Denied), Used: liveKeys(tree, r.Used), Rules: []liveRule{}}
+	h := &liveHot{Seconds: r.To.Sub(r.From).Seconds(), Denied: liveKeys(tree, r.Denied), Used: liveKeys(tree, r.Used),
+		Rules: []liveRule{}}
 	for i := range r.Rules {
 		if len(h.Rules) == maxLiveRows {
 			break
@@ -255,12 +256,14 @@ const (
 	maxFindBytes     = 1024
 )
 
-// ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name or
-// the file, domain a domain that must be the rule's, denied lists only rules that denied something, limit is the size of the page.
+// ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name
+// or the file, domain a domain that must be the rule's, denied lists only rules that denied something, limit is the
+// size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
-	q := ruleQuery{find: strings.ToLower(query.Get("find")), domain: query.Get("domain"), denied: query.Get("denied") != ""}
+	q := ruleQuery{find: strings.ToLower(query.Get("find")), domain: query.Get("domain"),
+		denied: query.Get("denied") != ""}
 	q.from, _ = strconv.Atoi(query.Get("from"))
 	q.limit, _ = strconv.Atoi(query.Get("limit"))
 	if q.limit <= 0 {
@@ -305,7 +308,8 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index i
 	size := 0
 	for i, rule := range tree.Rules {
 		did := totals(i)
-		if !ruleMatches(rule, q.find) || q.domain != "" && q.domain != rule.Domain || q.denied && (did == nil || did.Denied == 0) {
+		if !ruleMatches(rule, q.find) || q.domain != "" && q.domain != rule.Domain || q.denied &&
+			(did == nil || did.Denied == 0) {
 			continue
 		}
 		p.Matched++
@@ -328,17 +332,20 @@ func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index i
 }
 
 func ruleMatches(r *descriptor.Rule, find string) bool {
-	return find == "" || strings.Contains(strings.ToLower(r.Path), find) || strings.Contains(strings.ToLower(r.Name), find) ||
+	return find == "" || strings.Contains(strings.ToLower(r.Path), find) ||
+		strings.Contains(strings.ToLower(r.Name), find) ||
 		strings.Contains(strings.ToLower(r.Position.File), find)
 }
 
 func ruleRow(r *descriptor.Rule) oneRule {
 	row := oneRule{
-		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: []oneLevel{}, Limits: [][2]string{}, Flags: []string{},
-		File: shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col,
+		Domain: shown(r.Domain), Path: shown(r.Path), Name: shown(r.Name), Levels: []oneLevel{}, Limits: [][2]string{},
+		Flags: []string{},
+		File:  shown(r.Position.File), Line: r.Position.Line, Column: r.Position.Col,
 	}
 	for _, l := range r.Levels {
-		row.Levels = append(row.Levels, oneLevel{shown(l.Key), shown(l.Value), l.Kind == descriptor.MatchExact && shown(l.Value) == l.Value})
+		row.Levels = append(row.Levels, oneLevel{shown(l.Key), shown(l.Value), l.Kind == descriptor.MatchExact &&
+			shown(l.Value) == l.Value})
 	}
 	for i := range r.Limits {
 		name := ""
@@ -353,7 +360,8 @@ func ruleRow(r *descriptor.Rule) oneRule {
 	for _, flag := range []struct {
 		set  bool
 		name string
-	}{{r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.Overridable(), "overridable"}, {len(r.Replaces) > 0, "replaces " + shown(strings.Join(r.Replaces, ", "))}} {
+	}{{r.Shadow, "shadow mode"}, {r.Quota, "quota mode"}, {r.Overridable(), "overridable"},
+		{len(r.Replaces) > 0, "replaces " + shown(strings.Join(r.Replaces, ", "))}} {
 		if flag.set {
 			row.Flags = append(row.Flags, flag.name)
 		}

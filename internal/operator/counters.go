@@ -54,7 +54,8 @@ func (c *counters) Peek(ctx context.Context, req *adminv1.PeekRequest) (*adminv1
 
 func peekMessage(now time.Time, entries []descriptor.Entry, found *limiter.Counters) *adminv1.PeekResponse {
 	m := &adminv1.PeekResponse{
-		DomainKnown: found.Explanation.Known, Rule: ruleOf(found), Reason: reasonOf(entries, found), Counters: counterMessages(now, found),
+		DomainKnown: found.Explanation.Known, Rule: ruleOf(found), Reason: reasonOf(entries, found),
+		Counters: counterMessages(now, found),
 	}
 	if found.Override != nil {
 		m.Override = found.Override.Words()
@@ -80,11 +81,13 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}
 	x := &found.Explanation
 	return &adminv1.ResetResponse{
-		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found), Counters: counterMessages(now, &found),
+		DomainKnown: x.Known, Rule: ruleOf(&found), Reason: reasonOf(d.Entries, &found),
+		Counters: counterMessages(now, &found),
 	}, nil
 }
 
-// elsewhere returns an error that names the region, if another one counts a descriptor: only that one can do what was asked.
+// elsewhere returns an error that names the region, if another one counts a descriptor: only that one can do what was
+// asked.
 func (c *counters) elsewhere(domain string, entries []descriptor.Entry, do string) error {
 	if c.regions.HomeElsewhere == nil || c.explain == nil {
 		return nil
@@ -99,7 +102,8 @@ func (c *counters) elsewhere(domain string, entries []descriptor.Entry, do strin
 }
 
 // clear clears the counters of a descriptor. The log names the operator, even when it fails.
-func (c *counters) clear(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor) (limiter.Counters, error) {
+func (c *counters) clear(ctx context.Context, now time.Time, domain string,
+	d *limiter.Descriptor) (limiter.Counters, error) {
 	found, err := c.counters.Reset(ctx, now, domain, d)
 	who := actorOf(ctx)
 	c.audit(ctx, &who, domain, d, &found, err)
@@ -107,8 +111,10 @@ func (c *counters) clear(ctx context.Context, now time.Time, domain string, d *l
 }
 
 // audit logs a reset.
-func (c *counters) audit(ctx context.Context, who *actor, domain string, d *limiter.Descriptor, found *limiter.Counters, err error) {
-	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)), slog.String("entries", override.ShortText(d.Entries)))
+func (c *counters) audit(ctx context.Context, who *actor, domain string, d *limiter.Descriptor, found *limiter.Counters,
+	err error) {
+	attrs := append(who.attrs(), slog.String("domain", logging.Shorten(domain)),
+		slog.String("entries", override.ShortText(d.Entries)))
 	if found.FromRequest {
 		attrs = append(attrs, slog.String("rule", "limit of the request"))
 	} else if r := found.Explanation.Rule; r != nil {
@@ -146,7 +152,8 @@ func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
 	if o := req.GetLimit(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
 		if !unit.OnWire() {
-			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()), descriptor.WireUnitNames)
+			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()),
+				descriptor.WireUnitNames)
 		}
 		d.HasLimit = true
 		d.Limit = limiter.RequestLimit{Requests: o.GetRequestsPerUnit(), Unit: int32(unit), Multiplier: o.GetUnitMultiplier()}

@@ -25,8 +25,8 @@ type page struct {
 	handler    http.HandlerFunc
 }
 
-// newDebug makes the server of the admin port: pages and services, in plain text unless there is TLS, all behind one gate. It has no
-// write timeout, because a profile takes as long as the operator asks for.
+// newDebug makes the server of the admin port: pages and services, in plain text unless there is TLS, all behind one
+// gate. It has no write timeout, because a profile takes as long as the operator asks for.
 func (s *Server) newDebug(opts *Options) *http.Server {
 	mux := http.NewServeMux()
 	addPages(mux, opts)
@@ -54,7 +54,8 @@ type someLines struct {
 
 func (s *someLines) Write(line []byte) (int, error) {
 	if s.some.Pick(time.Now()) {
-		s.log.Warn("the HTTP server of the admin port reports an error", "error", strings.TrimSpace(string(line)), "not_logged", s.some.Missed())
+		s.log.Warn("the HTTP server of the admin port reports an error", "error", strings.TrimSpace(string(line)),
+			"not_logged", s.some.Missed())
 	}
 	return len(line), nil
 }
@@ -83,12 +84,15 @@ func offeringHTTP2(c *tls.Config) *tls.Config {
 func addPages(mux *http.ServeMux, opts *Options) {
 	pages := []page{
 		{console.Path, "the console, for a browser", console.Files},
-		{"/rlconfig", "the active rules and the state of every rule file", func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
+		{"/rlconfig", "the active rules and the state of every rule file",
+			func(w http.ResponseWriter, _ *http.Request) { writeConfig(w, opts) }},
 		{"/stats", "counters", func(w http.ResponseWriter, _ *http.Request) { writeStats(w, opts) }},
 		{"/debug/pprof/", "profiles", pprof.Index},
-		{"/regions", "what this replica knows about other regions", func(w http.ResponseWriter, _ *http.Request) { writeRegions(w, opts) }},
+		{"/regions", "what this replica knows about other regions",
+			func(w http.ResponseWriter, _ *http.Request) { writeRegions(w, opts) }},
 	}
-	pages = append(pages, page{"/debug/hotkeys", hotKeysHelp, func(w http.ResponseWriter, r *http.Request) { writeHotKeys(w, r, opts) }})
+	pages = append(pages, page{"/debug/hotkeys", hotKeysHelp,
+		func(w http.ResponseWriter, r *http.Request) { writeHotKeys(w, r, opts) }})
 	if opts.LogLevel != nil {
 		pages = append(pages, page{"/loglevel", logLevelHelp, (&logLevel{opts.LogLevel, opts.Shared.Log}).ServeHTTP})
 	}
@@ -110,7 +114,10 @@ func addPages(mux *http.ServeMux, opts *Options) {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	// Not the whole command line: it may contain passwords.
-	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) { endpoint.WriteText(w, http.StatusOK, os.Args[0]) })
+	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter,
+		_ *http.Request) {
+		endpoint.WriteText(w, http.StatusOK, os.Args[0])
+	})
 }
 
 func writeConfig(w http.ResponseWriter, opts *Options) {

@@ -73,11 +73,12 @@ type hotCounter struct {
 	Denied [2]uint64 `json:"denied"`
 }
 
-// ServeHTTP answers a form with what a search finds. It is posted, because values may be long: value is a value, in domain or in all of them; or k and v, repeated, are the entries
-// of a descriptor in domain.
+// ServeHTTP answers a form with what a search finds. It is posted, because values may be long: value is a value, in
+// domain or in all of them; or k and v, repeated, are the entries of a descriptor in domain.
 func (f *finder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	r.Body = http.MaxBytesReader(w, r.Body, int64(max(maxMessageBytes, 12*f.Bounds.MaxTextBytes))) // a form may write a byte as three
+	// a form may write a byte as three
+	r.Body = http.MaxBytesReader(w, r.Body, int64(max(maxMessageBytes, 12*f.Bounds.MaxTextBytes)))
 	var s *search
 	err := r.ParseForm()
 	if err == nil {
@@ -151,8 +152,8 @@ func (f *finder) readSearch(q url.Values) (*search, error) {
 	return s, nil
 }
 
-// customer returns the values that say whose descriptor it is: those of entries for which the rule takes any value, or else those that
-// match one of its patterns, or else those for which another rule takes any value.
+// customer returns the values that say whose descriptor it is: those of entries for which the rule takes any value, or
+// else those that match one of its patterns, or else those for which another rule takes any value.
 func (s *search) customer() (values []string) {
 	if s.tree == nil || s.tree.Domain(s.domain) == nil {
 		return nil
@@ -180,7 +181,8 @@ func takesAny(l descriptor.Level) bool { return l.Kind == descriptor.MatchAny }
 // takenElsewhere reports whether a rule of the domain takes any value for the key of a level.
 func (s *search) takenElsewhere(l descriptor.Level) bool {
 	return slices.ContainsFunc(s.tree.Rules, func(r *descriptor.Rule) bool {
-		return r.Domain == s.domain && slices.ContainsFunc(r.Levels, func(o descriptor.Level) bool { return o.Key == l.Key && takesAny(o) })
+		return r.Domain == s.domain && slices.ContainsFunc(r.Levels,
+			func(o descriptor.Level) bool { return o.Key == l.Key && takesAny(o) })
 	})
 }
 
@@ -195,13 +197,15 @@ func (s *search) run(ctx context.Context, now time.Time) (*foundPage, error) {
 		s.byHotKeys()
 		s.byUsage(ctx, now)
 	}
-	page := &foundPage{Values: append([]string{}, s.values...), Hidden: s.hidden, Seconds: s.report.To.Sub(s.report.From).Seconds()}
+	page := &foundPage{Values: append([]string{}, s.values...), Hidden: s.hidden,
+		Seconds: s.report.To.Sub(s.report.From).Seconds()}
 	all, err := s.look(ctx, now)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(all, func(a, b foundDescriptor) int {
-		return cmp.Or(-order(a.Self, b.Self), -order(slices.Contains(a.Denies, true), slices.Contains(b.Denies, true)), -cmp.Compare(a.full, b.full))
+		return cmp.Or(-order(a.Self, b.Self), -order(slices.Contains(a.Denies, true), slices.Contains(b.Denies, true)),
+			-cmp.Compare(a.full, b.full))
 	})
 	page.Found, page.More = all, s.more
 	return page, nil
@@ -231,8 +235,8 @@ func (s *search) add(domain string, entries []descriptor.Entry) {
 	}
 }
 
-// byRules adds, for each rule, the descriptor with a value at one of its levels, if its other levels name their values, or the
-// descriptor that was asked about has an entry with their key.
+// byRules adds, for each rule, the descriptor with a value at one of its levels, if its other levels name their values,
+// or the descriptor that was asked about has an entry with their key.
 func (s *search) byRules() {
 	if s.tree == nil {
 		return
@@ -251,7 +255,8 @@ func (s *search) byRules() {
 	}
 }
 
-// mayHave reports whether a level of a rule may have a value. Only a match knows whether it has, where the level has a pattern.
+// mayHave reports whether a level of a rule may have a value. Only a match knows whether it has, where the level has a
+// pattern.
 func mayHave(r *descriptor.Rule, level int, value string) bool {
 	l := r.Levels[level]
 	if l.Kind != descriptor.MatchExact || l.Value == value {
@@ -296,8 +301,8 @@ func (s *search) byHotKeys() {
 	}
 }
 
-// entriesOf returns the entries that the key of a hot counter names, and the rule that matches them. The rule is nil where they do not
-// lead to this counter.
+// entriesOf returns the entries that the key of a hot counter names, and the rule that matches them. The rule is nil
+// where they do not lead to this counter.
 func entriesOf(tree *descriptor.Tree, k *hotkeys.Key) (*descriptor.Rule, []descriptor.Entry) {
 	if tree == nil || k.Cut {
 		return nil, nil
@@ -313,10 +318,11 @@ func entriesOf(tree *descriptor.Tree, k *hotkeys.Key) (*descriptor.Rule, []descr
 	return nil, entries
 }
 
-// has reports whether the entries, which match a rule, are of the customer: they have all values, or no other ones where the rule
-// takes any value.
+// has reports whether the entries, which match a rule, are of the customer: they have all values, or no other ones
+// where the rule takes any value.
 func (s *search) has(r *descriptor.Rule, entries []descriptor.Entry) bool {
-	if len(s.values) > 0 && !slices.ContainsFunc(s.values, func(value string) bool { return !countsAs(r, entries, value) }) {
+	if len(s.values) > 0 && !slices.ContainsFunc(s.values,
+		func(value string) bool { return !countsAs(r, entries, value) }) {
 		return true
 	}
 	some, others := false, false
@@ -370,7 +376,8 @@ func (s *search) byUsage(ctx context.Context, now time.Time) {
 	}
 }
 
-// addListed adds the descriptors with an entry. Where the index cannot be read, the counters cannot either, and the page says so.
+// addListed adds the descriptors with an entry. Where the index cannot be read, the counters cannot either, and the
+// page says so.
 func (s *search) addListed(ctx context.Context, now time.Time, domain string, e descriptor.Entry) {
 	found, next, err := s.Usage.List(ctx, now, domain, [][]descriptor.Entry{{e}}, 0, maxListed)
 	s.more = s.more || err != nil || next != 0

@@ -94,8 +94,8 @@ func summaries(p *foundPage) (all []string) {
 	return all
 }
 
-// A search by a value finds all counters that have it, of all rules and domains, and no others; one by a descriptor finds those of its
-// customer.
+// A search by a value finds all counters that have it, of all rules and domains, and no others; one by a descriptor
+// finds those of its customer.
 func TestFind(t *testing.T) {
 	r := findings(t, Access{Tokens: owners{annsToken: "ann read"}})
 	acme := []string{"!d method=POST tenant=acme", "!d tenant=acme", "!d tenant=acme path=/search/a", "!d tenant=acme user=bob"}
@@ -144,8 +144,8 @@ func TestFindWithoutNames(t *testing.T) {
 	}
 }
 
-// The stream of events says what the operator may do. A browser that opens it before it has a token leaves no line in the log, and one
-// with a wrong token does.
+// The stream of events says what the operator may do. A browser that opens it before it has a token leaves no line in
+// the log, and one with a wrong token does.
 func TestEventsSayTheRole(t *testing.T) {
 	tokens := owners{annsToken: "ann", bobsToken: "bob read"}
 	for _, c := range []struct {

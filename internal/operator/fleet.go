@@ -24,13 +24,16 @@ type processes struct {
 }
 
 // List implements adminconnect.FleetServiceHandler.
-func (p *processes) List(ctx context.Context, _ *adminv1.FleetServiceListRequest) (*adminv1.FleetServiceListResponse, error) {
+func (p *processes) List(ctx context.Context, _ *adminv1.FleetServiceListRequest) (*adminv1.FleetServiceListResponse,
+	error) {
 	if p.fleet == nil {
-		return nil, connect.NewError(connect.CodeUnimplemented, errors.New("this server does not know the replicas that share its counters"))
+		return nil, connect.NewError(connect.CodeUnimplemented,
+			errors.New("this server does not know the replicas that share its counters"))
 	}
 	v := p.fleet.List(ctx)
 	answer := &adminv1.FleetServiceListResponse{
-		ThisProcess: v.Self, Shared: v.Shared, ReadAt: timestampOf(v.ReadAt), More: count(v.More), Unreadable: count(v.Unreadable),
+		ThisProcess: v.Self, Shared: v.Shared, ReadAt: timestampOf(v.ReadAt), More: count(v.More),
+		Unreadable: count(v.Unreadable),
 	}
 	if v.Err != nil {
 		answer.Error = validText(logging.Shorten(v.Err.Error()))
@@ -57,9 +60,11 @@ var processStates = map[fleet.State]adminv1.ProcessState{
 
 func processMessage(p *fleet.Process) *adminv1.Process {
 	m := &adminv1.Process{
-		Id: p.ID, Host: validText(p.Host), Version: validText(p.Version), Started: timestampOf(p.Started), State: processStates[p.State], Seen: timestampOf(p.Seen),
+		Id: p.ID, Host: validText(p.Host), Version: validText(p.Version), Started: timestampOf(p.Started),
+		State: processStates[p.State], Seen: timestampOf(p.Seen),
 		Rules: &adminv1.ProcessRules{
-			Checksum: p.Rules.Checksum, Since: timestampOf(p.Rules.Since), Count: count(p.Rules.Count), Files: count(p.Rules.Files),
+			Checksum: p.Rules.Checksum, Since: timestampOf(p.Rules.Since), Count: count(p.Rules.Count),
+			Files: count(p.Rules.Files),
 			Stale: count(p.Rules.Stale), Rejected: count(p.Rules.Rejected),
 		},
 		PerSecond: &adminv1.ProcessRates{
@@ -68,10 +73,12 @@ func processMessage(p *fleet.Process) *adminv1.Process {
 		RulesDiffer: p.RulesDiffer, OverridesDiffer: p.OverridesDiffer,
 	}
 	if o := &p.Overrides; o.Source != "" {
-		m.Overrides = &adminv1.ProcessOverrides{Source: o.Source, Version: o.Version, Count: count(o.Count), Error: validText(o.Error)}
+		m.Overrides = &adminv1.ProcessOverrides{Source: o.Source, Version: o.Version, Count: count(o.Count),
+			Error: validText(o.Error)}
 	}
 	for _, r := range p.Redis {
-		m.Redis = append(m.Redis, &adminv1.ProcessRedis{Name: validText(r.Name), OpenBreakers: validTexts(r.Open), Connections: r.Connections})
+		m.Redis = append(m.Redis, &adminv1.ProcessRedis{Name: validText(r.Name), OpenBreakers: validTexts(r.Open),
+			Connections: r.Connections})
 	}
 	for _, c := range p.Caches {
 		m.Caches = append(m.Caches, &adminv1.ProcessCache{Name: validText(c.Name), Entries: c.Entries})

@@ -25,7 +25,8 @@ type Tokens interface {
 }
 
 // gate checks every request on the admin port, for pages and services. A request passes if its host name is known, if
-// it comes from no web page of another origin, if it has the required token and certificate, and if their roles allow it.
+// it comes from no web page of another origin, if it has the required token and certificate, and if their roles allow
+// it.
 type gate struct {
 	access       *Access
 	tokens       Tokens // nil: no token is required
@@ -73,7 +74,8 @@ func (o *actor) attrs() []slog.Attr {
 }
 
 const (
-	namelessOff = "showing and clearing counters, and changing overrides, is off: set RATELIMITD_ADMIN_TOKEN_FILE (--admin-token-file), " +
+	namelessOff = "showing and clearing counters, and changing overrides, is off: set RATELIMITD_ADMIN_TOKEN_FILE " +
+		"(--admin-token-file), " +
 		"or RATELIMITD_ADMIN_TLS_CLIENT_CA (--admin-tls-client-ca) for certificates"
 	tokenNeeded = "a token is required: send the header (in gRPC, the metadata) authorization: Bearer TOKEN"
 	nameUnknown = "the host name of the request is not allowed: use an IP address or localhost, or add the name " +
@@ -100,8 +102,9 @@ type rejection struct {
 	err    error // only for the log; nil: the reason is all
 }
 
-// check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are required, a connection without
-// a good one fails in the handshake; check looks for the certificate and its names all the same.
+// check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are
+// required, a connection without a good one fails in the handshake; check looks for the certificate and its names all
+// the same.
 func (g *gate) check(r *http.Request, who *actor) *rejection {
 	if !g.names.know(r) {
 		return &rejection{connect.CodePermissionDenied, nameUnknown, nil}
@@ -124,7 +127,8 @@ func (g *gate) check(r *http.Request, who *actor) *rejection {
 		return &rejection{connect.CodeUnauthenticated, "a client certificate is required", nil}
 	case g.certificates:
 		if who.role = g.access.certificateRole(r.TLS.VerifiedChains[0][0]); who.role == "" {
-			return &rejection{connect.CodePermissionDenied, "the client certificate has none of the names that may use this port", nil}
+			return &rejection{connect.CodePermissionDenied,
+				"the client certificate has none of the names that may use this port", nil}
 		}
 	}
 	if g.tokens != nil {
@@ -144,17 +148,21 @@ func (g *gate) check(r *http.Request, who *actor) *rejection {
 		who.token = name
 	}
 	if !need.allows(who.role) {
-		return &rejection{connect.CodePermissionDenied, "this needs the role operate, and the token or certificate has the role read", nil}
+		return &rejection{connect.CodePermissionDenied,
+			"this needs the role operate, and the token or certificate has the role read", nil}
 	}
 	return nil
 }
 
-// report logs some of the rejections. The console learns from a rejection that it has to ask for a token: nobody has tried one.
+// report logs some of the rejections. The console learns from a rejection that it has to ask for a token: nobody has
+// tried one.
 func (g *gate) report(r *http.Request, who *actor, no *rejection) {
-	if no.reason == tokenNeeded && r.URL.Path == eventsPath && r.Header.Get("Authorization") == "" || !g.some.Pick(time.Now()) {
+	if no.reason == tokenNeeded && r.URL.Path == eventsPath && r.Header.Get("Authorization") == "" ||
+		!g.some.Pick(time.Now()) {
 		return
 	}
-	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", no.reason)}, who.attrs()...)
+	attrs := append([]slog.Attr{slog.String("path", logging.Shorten(r.URL.Path)), slog.String("reason", no.reason)},
+		who.attrs()...)
 	if no.reason == nameUnknown {
 		attrs = append(attrs, slog.String("host", logging.Shorten(r.Host)))
 	}

@@ -20,7 +20,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-const hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= &by=denied|used &format=json"
+const hotKeysHelp = "the counters with most denied and most used hits in the last minute; ?domain= &rule= &n= " +
+	"&by=denied|used &format=json"
 
 // hotKeysPage is a request for the page of hot keys.
 type hotKeysPage struct {
@@ -103,7 +104,8 @@ func (p *hotKeysPage) trim(r *hotkeys.Report) {
 }
 
 func writeHotKeysText(out io.Writer, r *hotkeys.Report) {
-	fmt.Fprintf(out, "Hits of the last %.0f s, %s to %s. Used counts all hits, denied or not. 3-5 is a number from 3 to 5.\n",
+	fmt.Fprintf(out,
+		"Hits of the last %.0f s, %s to %s. Used counts all hits, denied or not. 3-5 is a number from 3 to 5.\n",
 		r.To.Sub(r.From).Seconds(), r.From.Format(time.TimeOnly), r.To.Format(time.RFC3339))
 	if len(r.Rules) == 0 {
 		fmt.Fprintln(out, "\nNo counter was used.")
@@ -175,7 +177,8 @@ func (a *admin) HotKeys(_ context.Context, req *adminv1.HotKeysRequest) (*adminv
 	}
 	r := a.hotKeys(hotkeys.Query{Domain: req.GetDomain(), Rule: req.GetRule(), Limit: int(req.GetLimit())})
 	answer := &adminv1.HotKeysResponse{
-		From: timestamppb.New(r.From), To: timestamppb.New(r.To), MostDenied: hotKeyMessages(r.Denied), MostUsed: hotKeyMessages(r.Used),
+		From: timestamppb.New(r.From), To: timestamppb.New(r.To), MostDenied: hotKeyMessages(r.Denied),
+		MostUsed: hotKeyMessages(r.Used),
 	}
 	for i := range r.Rules {
 		rule := &r.Rules[i]

@@ -14,7 +14,8 @@ type LogLevel interface {
 	Set(name string) error
 }
 
-const logLevelHelp = "the lowest level that is logged; PUT /loglevel?level=debug, info, warning or error changes it until the next restart"
+const logLevelHelp = "the lowest level that is logged; PUT /loglevel?level=debug, info, warning or error changes it " +
+	"until the next restart"
 
 // logLevel shows and changes the level. A change must be a PUT, which no web page of another origin can send.
 type logLevel struct {

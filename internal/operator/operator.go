@@ -52,12 +52,13 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// open adds a port. If it cannot be opened the process runs without it, because decisions are more important: the log says
-// so, and the result is nil.
+// open adds a port. If it cannot be opened the process runs without it, because decisions are more important: the log
+// says so, and the result is nil.
 func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 	l, err := s.shared.Listen(name, address, 0)
 	if err != nil {
-		s.shared.Log.Error("the listener for operators or scrapers cannot be opened: the service runs without it", "error", err)
+		s.shared.Log.Error("the listener for operators or scrapers cannot be opened: the service runs without it", "error",
+			err)
 		return nil
 	}
 	server := h()
@@ -65,14 +66,16 @@ func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 		server.ConnState = secured
 	}
 	l = intake.Listen(l, intake.Options{
-		Name: name, Encrypted: server.TLSConfig != nil, MaxConnections: maxConnections, PeerShare: s.peerShare, ReadsAreCalls: true,
-		Places: s.shared.Places, Size: endpoint.HTTPSize, Metrics: s.shared.Connections, Log: s.shared.Log,
+		Name: name, Encrypted: server.TLSConfig != nil, MaxConnections: maxConnections, PeerShare: s.peerShare,
+		ReadsAreCalls: true,
+		Places:        s.shared.Places, Size: endpoint.HTTPSize, Metrics: s.shared.Connections, Log: s.shared.Log,
 	})
 	s.ports = append(s.ports, port{name, l, server})
 	return l.Addr()
 }
 
-// secured ends the handshake of a connection that has sent a request. net/http calls it with each change of a connection.
+// secured ends the handshake of a connection that has sent a request. net/http calls it with each change of a
+// connection.
 func secured(c net.Conn, state http.ConnState) {
 	if state != http.StateActive {
 		return
@@ -91,8 +94,8 @@ func (s *Server) newScrapes(opts *Scrapes) *http.Server {
 	return h
 }
 
-// Run answers until ctx is done or a listener fails. Then it lets requests in flight finish, and cuts those off that have
-// not finished after the stop timeout.
+// Run answers until ctx is done or a listener fails. Then it lets requests in flight finish, and cuts those off that
+// have not finished after the stop timeout.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stopped := make(chan struct{})

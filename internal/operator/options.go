@@ -50,8 +50,8 @@ type Access struct {
 	TLS         *tls.Config // nil: plain text
 	ClientCerts bool        // TLS verifies a certificate of every client
 
-	// Names are the names that give client certificates their role. A certificate with several has the highest of their roles; one
-	// with none is rejected. Empty: every certificate has the role operate.
+	// Names are the names that give client certificates their role. A certificate with several has the highest of their
+	// roles; one with none is rejected. Empty: every certificate has the role operate.
 	Names []CertificateName
 
 	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP

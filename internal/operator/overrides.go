@@ -26,7 +26,8 @@ type Overrides struct {
 	Up     func() bool     // whether the source answers; nil: always
 
 	InForce func() *override.Set // what decisions use
-	Peek    func(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor, with *override.Set) (limiter.Counters, error)
+	Peek    func(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor,
+		with *override.Set) (limiter.Counters, error)
 }
 
 // overrides is the ratelimitd.admin.v1.OverrideService, an adminconnect.OverrideServiceHandler.
@@ -38,11 +39,13 @@ type overrides struct {
 	log      *slog.Logger
 }
 
-var errOverridesOff = connect.NewError(connect.CodeFailedPrecondition, errors.New("overrides are off: set RATELIMITD_OVERRIDES (--overrides) "+
-	"to redis, or to the path of a YAML file"))
+var errOverridesOff = connect.NewError(connect.CodeFailedPrecondition,
+	errors.New("overrides are off: set RATELIMITD_OVERRIDES (--overrides) "+
+		"to redis, or to the path of a YAML file"))
 
 // Set implements adminconnect.OverrideServiceHandler.
-func (o *overrides) Set(ctx context.Context, req *adminv1.OverrideServiceSetRequest) (*adminv1.OverrideServiceSetResponse, error) {
+func (o *overrides) Set(ctx context.Context,
+	req *adminv1.OverrideServiceSetRequest) (*adminv1.OverrideServiceSetResponse, error) {
 	changes, err := o.change(ctx, req.GetWrites(), how{dry: req.GetDryRun(), reset: req.GetResetCounters()})
 	if err != nil {
 		return nil, err
@@ -51,7 +54,8 @@ func (o *overrides) Set(ctx context.Context, req *adminv1.OverrideServiceSetRequ
 }
 
 // Remove implements adminconnect.OverrideServiceHandler.
-func (o *overrides) Remove(ctx context.Context, req *adminv1.OverrideServiceRemoveRequest) (*adminv1.OverrideServiceRemoveResponse, error) {
+func (o *overrides) Remove(ctx context.Context,
+	req *adminv1.OverrideServiceRemoveRequest) (*adminv1.OverrideServiceRemoveResponse, error) {
 	changes, err := o.change(ctx, req.GetWrites(), how{remove: true, dry: req.GetDryRun()})
 	if err != nil {
 		return nil, err
@@ -66,7 +70,8 @@ type how struct {
 	reset  bool // it clears the callers' counters afterwards
 }
 
-func (o *overrides) change(ctx context.Context, writes []*adminv1.OverrideWrite, how how) ([]*adminv1.OverrideChange, error) {
+func (o *overrides) change(ctx context.Context, writes []*adminv1.OverrideWrite,
+	how how) ([]*adminv1.OverrideChange, error) {
 	if o.Source == nil {
 		return nil, errOverridesOff
 	}
@@ -86,7 +91,8 @@ func (o *overrides) change(ctx context.Context, writes []*adminv1.OverrideWrite,
 		found, err := o.counters.clear(ctx, now, edits[i].Domain, &limiter.Descriptor{Entries: edits[i].Entries})
 		if err != nil {
 			return nil, connect.NewError(connect.Code(grpcstatus.Code(err)),
-				fmt.Errorf("the overrides are written, but the counters from writes[%d] on may not be cleared: %s", i, grpcstatus.Message(err)))
+				fmt.Errorf("the overrides are written, but the counters from writes[%d] on may not be cleared: %s", i,
+					grpcstatus.Message(err)))
 		}
 		changes[i].Cleared = counterMessages(now, &found)
 	}
@@ -98,7 +104,8 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 	tree := o.tree()
 	switch {
 	case tree == nil:
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("no rules are loaded, so no override can be checked against them"))
+		return nil, connect.NewError(connect.CodeFailedPrecondition,
+			errors.New("no rules are loaded, so no override can be checked against them"))
 	case len(writes) == 0:
 		return nil, invalid("writes must not be empty")
 	case len(writes) > override.MaxEdits:
@@ -136,8 +143,9 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 	return edits, nil
 }
 
-// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was sent. The limit and
-// the values stay as they were sent too, if the override was written when the rule had several limits, or before it grouped the values.
+// toRemove completes the identity of an override that is removed. If no rule is like it any more, it stays as it was
+// sent. The limit and the values stay as they were sent too, if the override was written when the rule had several
+// limits, or before it grouped the values.
 func toRemove(tree *descriptor.Tree, set *override.Set, o *override.Override) {
 	o.Numbers = override.Numbers{Kind: override.Blocked} // every overridable rule may have it
 	complete := *o

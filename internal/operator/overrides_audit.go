@@ -16,7 +16,8 @@ func (o *actor) author() string {
 }
 
 // audit logs each change.
-func (o *overrides) audit(ctx context.Context, who *actor, edits []override.Edit, before []*override.Override, written []override.Override, err error) {
+func (o *overrides) audit(ctx context.Context, who *actor, edits []override.Edit, before []*override.Override,
+	written []override.Override, err error) {
 	for i := range edits {
 		e := &edits[i]
 		attrs := append(who.attrs(), e.Attrs()...)

@@ -13,7 +13,8 @@ import (
 )
 
 // List implements adminconnect.OverrideServiceHandler.
-func (o *overrides) List(ctx context.Context, req *adminv1.OverrideServiceListRequest) (*adminv1.OverrideServiceListResponse, error) {
+func (o *overrides) List(ctx context.Context,
+	req *adminv1.OverrideServiceListRequest) (*adminv1.OverrideServiceListResponse, error) {
 	q, err := o.query(req)
 	if err != nil {
 		return nil, err
@@ -36,7 +37,8 @@ func (o *overrides) List(ctx context.Context, req *adminv1.OverrideServiceListRe
 }
 
 // History implements adminconnect.OverrideServiceHandler.
-func (o *overrides) History(ctx context.Context, req *adminv1.OverrideServiceHistoryRequest) (*adminv1.OverrideServiceHistoryResponse, error) {
+func (o *overrides) History(ctx context.Context,
+	req *adminv1.OverrideServiceHistoryRequest) (*adminv1.OverrideServiceHistoryResponse, error) {
 	q, err := o.query(req)
 	if err != nil {
 		return nil, err
@@ -62,12 +64,14 @@ func (o *overrides) History(ctx context.Context, req *adminv1.OverrideServiceHis
 }
 
 // Status implements adminconnect.OverrideServiceHandler.
-func (o *overrides) Status(context.Context, *adminv1.OverrideServiceStatusRequest) (*adminv1.OverrideServiceStatusResponse, error) {
+func (o *overrides) Status(context.Context,
+	*adminv1.OverrideServiceStatusRequest) (*adminv1.OverrideServiceStatusResponse, error) {
 	if o.Source == nil {
 		return &adminv1.OverrideServiceStatusResponse{}, nil
 	}
 	set := o.InForce()
-	answer := &adminv1.OverrideServiceStatusResponse{Source: validText(o.Name), Count: uint64(set.Len()), Up: o.Up == nil || o.Up()}
+	answer := &adminv1.OverrideServiceStatusResponse{Source: validText(o.Name), Count: uint64(set.Len()),
+		Up: o.Up == nil || o.Up()}
 	if set != nil {
 		answer.Version = set.Version
 	}
@@ -101,8 +105,8 @@ func (o *overrides) query(req selecting) (override.Query, error) {
 	return q, nil
 }
 
-// pathOf is the path of a rule that is named by its path, by its path without the domain, or by its name. What names no rule is
-// returned as it is: overrides outlive rules.
+// pathOf is the path of a rule that is named by its path, by its path without the domain, or by its name. What names no
+// rule is returned as it is: overrides outlive rules.
 func pathOf(tree *descriptor.Tree, domain, rule string) string {
 	named := rule
 	for _, r := range tree.Rules {

@@ -23,7 +23,8 @@ func overrideError(err error) error {
 	switch {
 	case conflicts:
 		return connect.NewError(connect.CodeAborted, fmt.Errorf("%s of %s: %w (expected version %d, found %d)",
-			logging.Shorten(conflict.Identity.Rule), override.ShortText(conflict.Identity.Entries), conflict, conflict.Expected, conflict.Found))
+			logging.Shorten(conflict.Identity.Rule), override.ShortText(conflict.Identity.Entries), conflict, conflict.Expected,
+			conflict.Found))
 	case unwritable:
 		code = connect.CodeInvalidArgument
 	case errors.Is(err, override.ErrReadOnly):

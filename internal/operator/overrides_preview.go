@@ -11,7 +11,8 @@ import (
 )
 
 // preview shows what the changes, and a reset after them, would do now. It fails where the changes would.
-func (o *overrides) preview(ctx context.Context, now time.Time, edits []override.Edit, reset bool) ([]*adminv1.OverrideChange, error) {
+func (o *overrides) preview(ctx context.Context, now time.Time, edits []override.Edit,
+	reset bool) ([]*adminv1.OverrideChange, error) {
 	which := make([]override.Identity, len(edits))
 	for i := range edits {
 		which[i] = edits[i].Identity

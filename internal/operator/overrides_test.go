@@ -132,7 +132,8 @@ func requests(n uint64, rule string, pairs ...string) *adminv1.Override {
 	return &adminv1.Override{Domain: "d", Rule: rule, Entries: kv(pairs...), RequestsPerUnit: proto.Uint64(n)}
 }
 
-// An override goes through its life: a dry run, written, changed under a condition, listed, removed; and each step is audited.
+// An override goes through its life: a dry run, written, changed under a condition, listed, removed; and each step is
+// audited.
 func TestLifeOfAnOverride(t *testing.T) {
 	o := startOverriding(t)
 	if n := o.used(t, "v", 7); n != 5 {
@@ -232,7 +233,8 @@ func TestLifeOfAnOverride(t *testing.T) {
 	}
 }
 
-// An override of what another region counts is denied with that region's name. One that was set before a home moved can be removed.
+// An override of what another region counts is denied with that region's name. One that was set before a home moved can
+// be removed.
 func TestOverrideOfAnotherRegion(t *testing.T) {
 	o := startOverriding(t)
 	blocked := func(rule, pair string) *adminv1.Override {
@@ -300,7 +302,8 @@ func TestResetOfAnotherRegion(t *testing.T) {
 	}
 }
 
-// An override of a grouped value is for the value that counts. One that was written before the values were grouped can be removed.
+// An override of a grouped value is for the value that counts. One that was written before the values were grouped can
+// be removed.
 func TestOverrideOfGroupedValues(t *testing.T) {
 	o := startOverriding(t)
 	set, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(requests(7, "d.fold", "fold=ACME"))})
@@ -326,7 +329,8 @@ func TestOverrideOfGroupedValues(t *testing.T) {
 	}
 }
 
-// The override of one of several limits can be removed when that limit is the only one, also next to an override of the rule.
+// The override of one of several limits can be removed when that limit is the only one, also next to an override of the
+// rule.
 func TestOverrideOfALimitThatIsLeft(t *testing.T) {
 	o := startOverriding(t)
 	named, unnamed := requests(7, "d.two", "two=v"), requests(8, "d.two", "two=v")
@@ -502,7 +506,8 @@ func TestOverridesAreOff(t *testing.T) {
 	}
 }
 
-// Pages of the largest overrides are shorter than was asked for, so that a client can read them, and together have all overrides.
+// Pages of the largest overrides are shorter than was asked for, so that a client can read them, and together have all
+// overrides.
 func TestPagesOfLargeOverrides(t *testing.T) {
 	o := startOverriding(t)
 	const perCall, calls = 40, 25

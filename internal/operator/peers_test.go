@@ -15,8 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// A peer calls each method of the operators' port with a thousand streams on each of several connections, does not open a window for the
-// answers and does not read them. What the process keeps for the peer has a bound, and other operators are answered.
+// A peer calls each method of the operators' port with a thousand streams on each of several connections, does not open
+// a window for the answers and does not read them. What the process keeps for the peer has a bound, and other operators
+// are answered.
 func TestHostilePeers(t *testing.T) {
 	const connections, streams = 3, 1000
 	const most = 64 << 20 // of the heap; the test's own connections are in it

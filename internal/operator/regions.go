@@ -34,10 +34,12 @@ func regionsMessage(of *Regions, tree *descriptor.Tree) *adminv1.ListRegionsResp
 		return &adminv1.ListRegionsResponse{}
 	}
 	st := of.Status()
-	m := &adminv1.ListRegionsResponse{Region: st.Region, Homes: homesOf(tree), Waited: uint64(st.Waited), Unanswered: uint64(st.Unanswered)}
+	m := &adminv1.ListRegionsResponse{Region: st.Region, Homes: homesOf(tree), Waited: uint64(st.Waited),
+		Unanswered: uint64(st.Unanswered)}
 	for i := range st.Peers {
 		p := &st.Peers[i]
-		r := &adminv1.Region{Name: p.Region, Answered: timestampOf(p.Heard), Asked: timestampOf(p.Asked), Rules: rulesMatches[p.Rules]}
+		r := &adminv1.Region{Name: p.Region, Answered: timestampOf(p.Heard), Asked: timestampOf(p.Asked),
+			Rules: rulesMatches[p.Rules]}
 		if p.Err != nil {
 			r.Error = validText(p.Err.Error())
 		}
@@ -45,7 +47,8 @@ func regionsMessage(of *Regions, tree *descriptor.Tree) *adminv1.ListRegionsResp
 			r.Rtt = durationpb.New(p.RTT)
 		}
 		if f := &p.Rejection; !f.At.IsZero() {
-			r.Rejected = &adminv1.RegionRejection{At: timestampOf(f.At), Reason: validText(string(f.Why)), Domain: validText(f.Domain)}
+			r.Rejected = &adminv1.RegionRejection{At: timestampOf(f.At), Reason: validText(string(f.Why)),
+				Domain: validText(f.Domain)}
 			for _, key := range f.Keys {
 				r.Rejected.Keys = append(r.Rejected.Keys, validText(key))
 			}
@@ -113,7 +116,8 @@ func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) e
 	for _, h := range r.GetHomes() {
 		homes = append(homes, fmt.Sprintf("%s %d", cmp.Or(terminal.Clean(h.GetName()), "chosen by a hash"), h.GetLimits()))
 	}
-	fmt.Fprintf(&b, "region %s\nhomes of limits in the rules: %s\nattempts that waited for a home: %d; without an answer: %d\n\n",
+	fmt.Fprintf(&b,
+		"region %s\nhomes of limits in the rules: %s\nattempts that waited for a home: %d; without an answer: %d\n\n",
 		terminal.Clean(r.GetRegion()), cmp.Or(strings.Join(homes, ", "), "none"), r.GetWaited(), r.GetUnanswered())
 	writePeers(&b, r.GetRegions(), now)
 	_, err := io.WriteString(to, b.String())
@@ -147,7 +151,8 @@ func writePeers(b *strings.Builder, all []*adminv1.Region, now time.Time) {
 			notes = append(notes, fmt.Sprintf("%s: %s it did not count a query about %s: %s", name, ago(f.GetAt()),
 				terminal.Clean(f.GetDomain()+" "+strings.Join(f.GetKeys(), ",")), terminal.Clean(f.GetReason())))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name, state, rtt, cmp.Or(terminal.Clean(p.GetRules()), "-"), ago(p.GetAnswered()), ago(p.GetAsked()))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", name, state, rtt, cmp.Or(terminal.Clean(p.GetRules()), "-"),
+			ago(p.GetAnswered()), ago(p.GetAsked()))
 	}
 	_ = t.Flush() // into memory
 	for _, note := range notes {

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// writeRules writes a line per limit in envoyproxy/ratelimit's form, which scripts read. Settings that envoyproxy/ratelimit does not have
-// are appended to the line. Settings of a domain are a comment before its rules.
+// writeRules writes a line per limit in envoyproxy/ratelimit's form, which scripts read. Settings that
+// envoyproxy/ratelimit does not have are appended to the line. Settings of a domain are a comment before its rules.
 func writeRules(w io.Writer, tree *descriptor.Tree) {
 	if tree == nil {
 		return

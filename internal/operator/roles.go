@@ -32,9 +32,9 @@ var (
 	toOperate = need{role: roleOperate, named: true}
 )
 
-// needs are what methods and pages need. A path that ends with a slash is for all paths below it; the longest one counts.
-// For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service that is not here is
-// rejected.
+// needs are what methods and pages need. A path that ends with a slash is for all paths below it; the longest one
+// counts. For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service that is
+// not here is rejected.
 var needs = map[string]need{
 	adminconnect.AdminServiceListRuleFilesProcedure: toRead,
 	adminconnect.AdminServiceExplainProcedure:       toRead,
@@ -104,7 +104,8 @@ func (a *Access) roleOf(ctx context.Context) string {
 	return actorOf(ctx).role
 }
 
-// CertificateName gives a role, read or operate, to the client certificates that are for a name: a DNS name, an IP address or a URI.
+// CertificateName gives a role, read or operate, to the client certificates that are for a name: a DNS name, an IP
+// address or a URI.
 type CertificateName struct{ Role, Name string }
 
 // ParseCertificateNames reads items of the form [ROLE] NAME. The default role is operate, as in a file of tokens.

@@ -210,8 +210,8 @@ func TestParseCertificateNames(t *testing.T) {
 	}
 }
 
-// A web page cannot use the API of a reader's machine: not with its own host name for the port's address, and not by sending a
-// request from another origin.
+// A web page cannot use the API of a reader's machine: not with its own host name for the port's address, and not by
+// sending a request from another origin.
 func TestWebPagesCannotCallTheServices(t *testing.T) {
 	r := explaining(t)
 	const body = `{"domain": "d"}`

@@ -147,7 +147,8 @@ var keyCases = map[string]keyCase{
 }
 
 // The checksum of rules, /rlconfig and what `explain --json` prints do not change by accident: scripts read them, and
-// replicas compare their checksums. There is a case for each key of the rule language, and for each name that it can have.
+// replicas compare their checksums. There is a case for each key of the rule language, and for each name that it can
+// have.
 func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 	const name = "rule_keys.txt"
 	cases := maps.Clone(keyCases)
@@ -167,7 +168,8 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 				names = []string{""}
 			}
 			for _, value := range names {
-				if value == "" && len(names) > 1 || value == "concurrency" { // no value has the name ""; max_in_flight has its own case
+				// no value has the name ""; max_in_flight has its own case
+				if value == "" && len(names) > 1 || value == "concurrency" {
 					continue
 				}
 				writeKey(t, &text, id, c, value)

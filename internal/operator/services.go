@@ -18,8 +18,8 @@ import (
 	adminconnect "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1/adminv1connect"
 )
 
-// maxMessageBytes is the largest request to a service, unless four of the longest texts need more. Its entries are counted only
-// when it has been decoded, and then empty ones take about fifty times the bytes that they had.
+// maxMessageBytes is the largest request to a service, unless four of the longest texts need more. Its entries are
+// counted only when it has been decoded, and then empty ones take about fifty times the bytes that they had.
 const maxMessageBytes = 256 << 10
 
 // maxAnswerBytes is the largest list in an answer. Clients with gRPC's defaults reject messages above 4 MiB.
@@ -36,21 +36,26 @@ var serviceNames = []string{
 	adminconnect.FleetServiceName,
 }
 
-// addServices adds the services. Each method is a path that answers POST, in the form of the request's content type: gRPC,
-// gRPC-Web, or plain JSON. No method answers GET, which web pages of any origin may send.
+// addServices adds the services. Each method is a path that answers POST, in the form of the request's content type:
+// gRPC, gRPC-Web, or plain JSON. No method answers GET, which web pages of any origin may send.
 func (s *Server) addServices(mux *http.ServeMux, opts *Options) {
 	with := connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(max(maxMessageBytes, 4*opts.Bounds.MaxTextBytes)),
 		connect.WithRecover(func(_ context.Context, call connect.Spec, _ http.Header, p any) error {
-			return connect.NewError(connect.CodeInternal, errors.New(status.Convert(s.shared.Panicked(p, call.Procedure)).Message()))
+			return connect.NewError(connect.CodeInternal, errors.New(status.Convert(s.shared.Panicked(p,
+				call.Procedure)).Message()))
 		}),
 		connect.WithCodec(strictJSON{"json"}), connect.WithCodec(strictJSON{"json; charset=utf-8"}),
 	)
-	mux.Handle(adminconnect.NewAdminServiceHandler(&admin{rules: opts.Rules, bounds: opts.Bounds, hotKeys: opts.HotKeys, shares: opts.Shares, host: opts.Host, regions: opts.Regions}, with))
-	counters := &counters{counters: opts.Counters, explain: opts.Rules.Explain, regions: opts.Regions, bounds: opts.Bounds, log: s.shared.Log}
+	mux.Handle(adminconnect.NewAdminServiceHandler(&admin{rules: opts.Rules, bounds: opts.Bounds, hotKeys: opts.HotKeys,
+		shares: opts.Shares, host: opts.Host, regions: opts.Regions}, with))
+	counters := &counters{counters: opts.Counters, explain: opts.Rules.Explain, regions: opts.Regions, bounds: opts.Bounds,
+		log: s.shared.Log}
 	mux.Handle(adminconnect.NewCounterServiceHandler(counters, with))
-	mux.Handle(adminconnect.NewOverrideServiceHandler(&overrides{Overrides: opts.Overrides, tree: opts.Rules.tree, counters: counters, log: s.shared.Log}, with))
-	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters, tree: opts.Rules.tree, bounds: opts.Bounds}, with))
+	mux.Handle(adminconnect.NewOverrideServiceHandler(&overrides{Overrides: opts.Overrides, tree: opts.Rules.tree,
+		counters: counters, log: s.shared.Log}, with))
+	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters,
+		tree: opts.Rules.tree, bounds: opts.Bounds}, with))
 	mux.Handle(adminconnect.NewFleetServiceHandler(&processes{fleet: opts.Fleet}, with))
 	reflector := grpcreflect.NewStaticReflector(serviceNames...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, with))
@@ -99,8 +104,8 @@ func writeError(w http.ResponseWriter, r *http.Request, err *connect.Error) {
 	_ = errorWriter.Write(w, r, err)
 }
 
-// strictJSON reads and writes messages as JSON. It rejects fields that a message does not have: a misspelled one must not have the
-// effect of one that is absent.
+// strictJSON reads and writes messages as JSON. It rejects fields that a message does not have: a misspelled one must
+// not have the effect of one that is absent.
 type strictJSON struct{ name string }
 
 // Name implements connect.Codec.

@@ -96,7 +96,8 @@ func TestCallsOfUnknownMethods(t *testing.T) {
 	}
 }
 
-// Every method denies a message above the bound, in every protocol, also one that is compressed to a small part of its size.
+// Every method denies a message above the bound, in every protocol, also one that is compressed to a small part of its
+// size.
 func TestLargestMessages(t *testing.T) {
 	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	authorized := with(within(t), "Bearer "+annsToken)
@@ -180,7 +181,8 @@ func TestErrorsAsJSON(t *testing.T) {
 	}
 }
 
-// Numbers of 64 bits are texts in JSON, as in the JSON of all protos: docs/reference/grpc-api.md. Requests may have either.
+// Numbers of 64 bits are texts in JSON, as in the JSON of all protos: docs/reference/grpc-api.md. Requests may have
+// either.
 func TestNumbersAsJSON(t *testing.T) {
 	guarded := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	for _, n := range []string{`7`, `"7"`} {

@@ -15,9 +15,10 @@ import (
 
 // Shares lists what the clients of this replica hold of the limits of quota buckets.
 type Shares interface {
-	// Shares returns the n buckets of a domain with most demand whose ids have all entries of where, how many such buckets there are, and how many
-	// the domain has.
-	Shares(now time.Time, domain string, where []descriptor.Entry, n int) (all []assigner.BucketShares, matching, total int)
+	// Shares returns the n buckets of a domain with most demand whose ids have all entries of where, how many such buckets
+	// there are, and how many the domain has.
+	Shares(now time.Time, domain string, where []descriptor.Entry, n int) (all []assigner.BucketShares, matching,
+		total int)
 
 	// Buckets returns how many buckets are kept for clients, in all domains.
 	Buckets() int
@@ -61,7 +62,8 @@ func (a *admin) ListShares(_ context.Context, req *adminv1.ListSharesRequest) (*
 }
 
 func sharesMessage(b *assigner.BucketShares) *adminv1.BucketShares {
-	m := &adminv1.BucketShares{Rule: validText(b.Rule), Limit: validText(b.Limit), Processes: count(b.Processes), Clients: count(len(b.Held))}
+	m := &adminv1.BucketShares{Rule: validText(b.Rule), Limit: validText(b.Limit), Processes: count(b.Processes),
+		Clients: count(len(b.Held))}
 	for _, e := range b.Entries {
 		m.Entries = append(m.Entries, &adminv1.Entry{Key: validText(e.Key), Value: validText(e.Value)})
 	}
@@ -92,7 +94,8 @@ var assignmentKinds = map[quota.Kind]adminv1.AssignmentKind{
 }
 
 func heldMessage(h *assigner.HeldShare) *adminv1.HeldShare {
-	m := &adminv1.HeldShare{Client: validText(h.Client), Since: timestampOf(h.Since), Demand: h.Demand, Kind: assignmentKinds[h.Assignment.Kind]}
+	m := &adminv1.HeldShare{Client: validText(h.Client), Since: timestampOf(h.Since), Demand: h.Demand,
+		Kind: assignmentKinds[h.Assignment.Kind]}
 	if h.Assignment.Kind == quota.Tokens {
 		m.Rate = &adminv1.TokenRate{PerSecond: h.Assignment.Rate(), Burst: float64(h.Assignment.MaxTokens)}
 	}

@@ -19,7 +19,8 @@ import (
 
 // Usage lists descriptors that have entries and a live counter.
 type Usage interface {
-	List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error)
+	List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64,
+		count int) (found [][]descriptor.Entry, next uint64, err error)
 }
 
 // usages is the ratelimitd.admin.v1.UsageService.
@@ -37,7 +38,8 @@ const (
 )
 
 // List implements adminconnect.UsageServiceHandler.
-func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest) (*adminv1.UsageServiceListResponse, error) {
+func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest) (*adminv1.UsageServiceListResponse,
+	error) {
 	switch {
 	case u.usage == nil:
 		return nil, errNoUsage
@@ -104,7 +106,8 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 	return answer, nil
 }
 
-// usagePage is where a page begins: which of the values that count for the first entry it lists, and the position in their list.
+// usagePage is where a page begins: which of the values that count for the first entry it lists, and the position in
+// their list.
 type usagePage struct {
 	value int
 	at    uint64
@@ -131,8 +134,8 @@ func (p *usagePage) parse(token string) error {
 	return nil
 }
 
-// countedAs returns, for each entry, the entry and what it counts as under the rules that group values: descriptors are recorded
-// with the values that count.
+// countedAs returns, for each entry, the entry and what it counts as under the rules that group values: descriptors are
+// recorded with the values that count.
 func (u *usages) countedAs(domain string, where []descriptor.Entry) [][]descriptor.Entry {
 	each := make([][]descriptor.Entry, len(where))
 	for i, e := range where {

@@ -80,8 +80,8 @@ func TestGraceOfOldConnections(t *testing.T) {
 	}
 }
 
-// A client with an open quota stream is asked to leave too, and the stream ends when the grace period is over: Envoy then opens a new
-// one on a new connection.
+// A client with an open quota stream is asked to leave too, and the stream ends when the grace period is over: Envoy
+// then opens a new one on a new connection.
 func TestQuotaStreamOfAnOldConnection(t *testing.T) {
 	const age = 100 * time.Millisecond
 	r := start(t, Options{Quota: &shares{}, Connections: Connections{MaxAge: age, MaxAgeGrace: 2 * age}})

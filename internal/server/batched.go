@@ -38,7 +38,8 @@ const callSize = 3 << 10
 // A decoded request takes about this many bytes for each descriptor and each entry until it is answered.
 const descriptorSize, entrySize = 384, 32
 
-// decodedSize is about how many bytes the requests of a call take besides its message. A call has room for a few descriptors.
+// decodedSize is about how many bytes the requests of a call take besides its message. A call has room for a few
+// descriptors.
 func (c *rateLimitCall) decodedSize() (n int64) {
 	size := func(req *limiter.Request) {
 		n += descriptorSize * int64(len(req.Descriptors))
@@ -67,8 +68,9 @@ func (c *rateLimitCall) addBatched() *batched {
 	return r
 }
 
-// A request in a batch counts as one call in flight, and as one more for every further 16 descriptors or 64 entries, whichever is more. A
-// few bytes of a compressed batch make many of them, and each takes memory for itself and for its answer.
+// A request in a batch counts as one call in flight, and as one more for every further 16 descriptors or 64 entries,
+// whichever is more. A few bytes of a compressed batch make many of them, and each takes memory for itself and for its
+// answer.
 const (
 	descriptorsPerCall = 16
 	entriesPerCall     = 64
@@ -76,11 +78,12 @@ const (
 
 // places is how many calls in flight a request with this many entries counts as.
 func (r *batched) places(entries int) int {
-	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall, (entries+entriesPerCall-1)/entriesPerCall)
+	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall,
+		(entries+entriesPerCall-1)/entriesPerCall)
 }
 
-// startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false, and done is
-// called later, once, from another goroutine.
+// startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false,
+// and done is called later, once, from another goroutine.
 func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {
 	c.decided = done
 	c.deciding.Store(int32(len(c.batch)) + 1)

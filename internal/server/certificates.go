@@ -13,7 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
-// verifying counts and logs the client certificates that a handshake rejects: the caller gets only an alert, and retries.
+// verifying counts and logs the client certificates that a handshake rejects: the caller gets only an alert, and
+// retries.
 type verifying struct {
 	credentials.TransportCredentials
 
@@ -23,14 +24,16 @@ type verifying struct {
 }
 
 // newVerifying wraps credentials; nil stays nil.
-func newVerifying(creds credentials.TransportCredentials, log *slog.Logger, registry prometheus.Registerer) (credentials.TransportCredentials, error) {
+func newVerifying(creds credentials.TransportCredentials, log *slog.Logger,
+	registry prometheus.Registerer) (credentials.TransportCredentials, error) {
 	if creds == nil {
 		return nil, nil
 	}
-	v := &verifying{TransportCredentials: creds, log: log, some: logging.Sampler{PerSecond: 1}, rejected: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "ratelimitd_tls_client_certificates_rejected_total",
-		Help: "gRPC connections whose client certificate was rejected. A missing certificate is not counted.",
-	})}
+	v := &verifying{TransportCredentials: creds, log: log, some: logging.Sampler{PerSecond: 1},
+		rejected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ratelimitd_tls_client_certificates_rejected_total",
+			Help: "gRPC connections whose client certificate was rejected. A missing certificate is not counted.",
+		})}
 	if registry == nil {
 		return v, nil
 	}

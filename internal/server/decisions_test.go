@@ -213,7 +213,8 @@ func answerOf(t *testing.T, text string) *ratelimitdv1.DecideResponse {
 	return &m
 }
 
-// A batch gives each request the answer that the request gets in a call of its own. A failed request gets that call's error.
+// A batch gives each request the answer that the request gets in a call of its own. A failed request gets that call's
+// error.
 func TestBatchAnswersLikeSingleRequests(t *testing.T) {
 	opts := func() Options {
 		return Options{Decider: stopped{inMemory(t)}, Requests: Requests{MaxDescriptors: 3}}
@@ -621,7 +622,8 @@ func (m *method) decideHere(b *limiter.Batch, c *rateLimitCall) error {
 	return limiter.Ended(w, decided, err)
 }
 
-// In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations say nothing there.
+// In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations
+// say nothing there.
 func TestBatchAllocatesOneString(t *testing.T) {
 	decider := manyLimits(t, memory.New(memory.Options{}), limiter.Settings{})
 	m := describeDecisions(new(transport.Services), &deciding{decider: decider, bounds: unbounded})

@@ -20,12 +20,12 @@ func tooMuch(field, format string, args ...any) error {
 
 func entriesOf(descriptor int) string { return fmt.Sprintf("descriptors[%d].entries", descriptor) }
 
-// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the same
-// bytes as the generated code, with the same meaning: fields in any order, the last of a single field wins, messages given
-// twice are merged, unknown fields are skipped, strings must be UTF-8.
+// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the
+// same bytes as the generated code, with the same meaning: fields in any order, the last of a single field wins,
+// messages given twice are merged, unknown fields are skipped, strings must be UTF-8.
 //
-// The strings of a request are parts of one string, the copy of data. A string that outlives the request must be cloned,
-// or it keeps the whole message in memory.
+// The strings of a request are parts of one string, the copy of data. A string that outlives the request must be
+// cloned, or it keeps the whole message in memory.
 func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 	return decodeText(data, string(data), req, bounds)
 }
@@ -195,8 +195,8 @@ func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
 	})
 }
 
-// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers merged
-// that are given twice.
+// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers
+// merged that are given twice.
 func (d *decoder) wrapped(to *uint64) bool {
 	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		if num == 1 && typ == protowire.VarintType {

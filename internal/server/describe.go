@@ -12,8 +12,8 @@ import (
 	_ "google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ownFiles are the compiled files of proto/ratelimitd/v1, as a google.protobuf.FileDescriptorSet. make generate writes it. The
-// generated Go code would make the program larger, and its messages are not used here.
+// ownFiles are the compiled files of proto/ratelimitd/v1, as a google.protobuf.FileDescriptorSet. make generate writes
+// it. The generated Go code would make the program larger, and its messages are not used here.
 //
 //go:embed callers.binpb
 var ownFiles []byte
@@ -37,7 +37,8 @@ func describeFile(path string, file []byte) {
 	if _, err := protoregistry.GlobalFiles.FindFileByPath(path); err == nil {
 		return
 	}
-	made := protoimpl.DescBuilder{GoPackagePath: "github.com/ratelimitd/ratelimitd/internal/server", RawDescriptor: file}.Build()
+	made := protoimpl.DescBuilder{GoPackagePath: "github.com/ratelimitd/ratelimitd/internal/server",
+		RawDescriptor: file}.Build()
 	if made.File.Path() != path {
 		panic(fmt.Sprintf("the description of %s is one of %s", path, made.File.Path()))
 	}

@@ -83,9 +83,9 @@ func sizeLimit(l *limiter.CurrentLimit) int {
 	return n
 }
 
-// limitRemaining is the limit_remaining of a status. A status over its limit has 0, as from envoyproxy/ratelimit, even if some hits are
-// left that were too few for the request. Envoy's x-ratelimit headers show the status with the least limit_remaining, which would otherwise be
-// one that let the request pass.
+// limitRemaining is the limit_remaining of a status. A status over its limit has 0, as from envoyproxy/ratelimit, even
+// if some hits are left that were too few for the request. Envoy's x-ratelimit headers show the status with the least
+// limit_remaining, which would otherwise be one that let the request pass.
 func limitRemaining(s *limiter.Status) uint64 {
 	if s.Code == limiter.OverLimit {
 		return 0
@@ -133,8 +133,8 @@ func sizeString(s string) int {
 	return 1 + protowire.SizeBytes(len(s))
 }
 
-// appendNested appends a submessage whose length is known only when it is written. One of 128 bytes or more is moved then, because
-// its length takes more than one byte.
+// appendNested appends a submessage whose length is known only when it is written. One of 128 bytes or more is moved
+// then, because its length takes more than one byte.
 func appendNested(b []byte, num protowire.Number, body func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	start := len(b)

@@ -112,7 +112,8 @@ func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, te
 }
 
 // start decides a call, or begins to. A panic becomes an error.
-func (m *method) start(b *limiter.Batch, call *transport.Call, text string, c *rateLimitCall) (decided bool, err error) {
+func (m *method) start(b *limiter.Batch, call *transport.Call, text string,
+	c *rateLimitCall) (decided bool, err error) {
 	decided = true // also after a panic
 	defer async.Recover(&err)
 	if err := m.read(c, call.Message, text); err != nil {

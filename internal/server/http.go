@@ -31,7 +31,9 @@ func (s *Server) newHTTP(opts *Options, room *intake.Class) *http.Server {
 		mux.Handle("/metrics", opts.Metrics.Handler)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		endpoint.WriteText(w, http.StatusNotFound, "not found: send requests to /json; /healthcheck, /readyz and /livez are for probes, and the admin port has the pages for operators\n")
+		endpoint.WriteText(w, http.StatusNotFound,
+			"not found: send requests to /json; /healthcheck, /readyz and /livez are for probes, and the admin port has the "+
+				"pages for operators\n")
 	})
 	h := s.shared.HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if conn := connOfRequest(r); conn != nil {

@@ -230,8 +230,8 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 	}
 }
 
-// net/http keeps the header of a request until it is answered and its body has ended, also one that no handler reads. Many short lines need
-// many times their bytes.
+// net/http keeps the header of a request until it is answered and its body has ended, also one that no handler reads.
+// Many short lines need many times their bytes.
 func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(3 << 20)}, Options{Connections: Connections{MaxBytes: 16 << 20}})
@@ -382,7 +382,8 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 	}
 }
 
-// The bodies of /json, and what they are decoded to, come from the budget. Without room they are rejected, and small ones are answered.
+// The bodies of /json, and what they are decoded to, come from the budget. Without room they are rejected, and small
+// ones are answered.
 func TestBodiesOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	deciding, decide := make(chan struct{}), make(chan struct{})

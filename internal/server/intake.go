@@ -39,11 +39,12 @@ type longStreams struct {
 }
 
 const (
-	// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its connections.
+	// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its
+	// connections.
 	maxLongStreams = 4096
 
-	// maxReflections is how many of them may be reflection. People use it by hand, and each stream may keep an answer of 50 KB in memory
-	// that its client does not read.
+	// maxReflections is how many of them may be reflection. People use it by hand, and each stream may keep an answer of
+	// 50 KB in memory that its client does not read.
 	maxReflections = 16
 )
 

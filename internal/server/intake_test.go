@@ -176,7 +176,8 @@ func TestTooManyCallsAreRejectedAtOnce(t *testing.T) {
 	}
 }
 
-// A call whose deadline has passed when its turn comes is not decided: its caller has given up, so its hits must not count.
+// A call whose deadline has passed when its turn comes is not decided: its caller has given up, so its hits must not
+// count.
 func TestOverdueCallsAreNotDecided(t *testing.T) {
 	var decided atomic.Int64
 	r := start(t, Options{Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
@@ -205,7 +206,8 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 	}
 }
 
-// Without a bound, what a client does not read piles up: 1.2 GB in five seconds. The other bounds are out of the way here.
+// Without a bound, what a client does not read piles up: 1.2 GB in five seconds. The other bounds are out of the way
+// here.
 func TestClientThatNeverReads(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	long := strings.Repeat("x", 50_000) // a few answers fill what the kernel keeps

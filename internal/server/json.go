@@ -35,9 +35,9 @@ type jsonHandler struct {
 	decodingSmall, decodingLarge chan struct{} // have a place for each body that is being decoded
 }
 
-// A body of at least this many bytes is medium or large. At most this many requests with such a body are in flight at once.
-// A large one can cost ten times its size. Medium ones could fill the memory if thousands of clients sent them slowly. An
-// ordinary body has a few hundred bytes.
+// A body of at least this many bytes is medium or large. At most this many requests with such a body are in flight at
+// once. A large one can cost ten times its size. Medium ones could fill the memory if thousands of clients sent them
+// slowly. An ordinary body has a few hundred bytes.
 const (
 	mediumBody, maxMedium = 4 << 10, 256
 	largeBody, maxLarge   = 64 << 10, 8
@@ -86,7 +86,8 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // decide reads the request, decides it and returns the answer's JSON. It goes through the wire format, so that only
 // decodeRequest and appendResponse know the fields.
-func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time, d *limiter.Decision) ([]byte, error) {
+func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time,
+	d *limiter.Decision) ([]byte, error) {
 	body, end, err := h.read(w, r)
 	if err != nil {
 		return nil, err
@@ -114,8 +115,9 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	return compact.Bytes(), nil
 }
 
-// decode reads a request. No more small bodies are decoded at once than there are processors: more would not be faster, and each
-// takes thirty times its size meanwhile. Large ones take half of the processors at most, and small ones do not wait for them.
+// decode reads a request. No more small bodies are decoded at once than there are processors: more would not be faster,
+// and each takes thirty times its size meanwhile. Large ones take half of the processors at most, and small ones do not
+// wait for them.
 func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 	decoding := h.decodingSmall
 	if len(body) >= largeBody {
@@ -165,7 +167,8 @@ func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte,
 			return nil, nil, err
 		}
 		all := bytes.NewBuffer(body)
-		all.Grow(max(0, int(announced)-len(body)) + bytes.MinRead) // growing step by step would leave several times the memory behind
+		// growing step by step would leave several times the memory behind
+		all.Grow(max(0, int(announced)-len(body)) + bytes.MinRead)
 		_, err = all.ReadFrom(io.LimitReader(from, next.most-int64(len(body))))
 		body = all.Bytes()
 	}
@@ -195,14 +198,14 @@ func (h *jsonHandler) place(places chan struct{}, size int64) (end func(), err e
 	}
 }
 
-// maxObjects is how many objects the JSON of a request has at most: itself, its descriptors, their limits and their entries.
-// It is a float64 because it can be larger than any integer.
+// maxObjects is how many objects the JSON of a request has at most: itself, its descriptors, their limits and their
+// entries. It is a float64 because it can be larger than any integer.
 func (r *Requests) maxObjects() float64 {
 	return 1 + float64(r.MaxDescriptors)*(2+float64(r.MaxEntries))
 }
 
-// objects is the number of objects in JSON. It is counted before protojson reads them, because protojson makes a message of
-// about a hundred bytes for each {}.
+// objects is the number of objects in JSON. It is counted before protojson reads them, because protojson makes a
+// message of about a hundred bytes for each {}.
 func objects(text []byte) (n float64) {
 	quoted := false
 	for i := 0; i < len(text); i++ {
@@ -220,8 +223,8 @@ func objects(text []byte) (n float64) {
 	return n
 }
 
-// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too. A caller that
-// accepts problem details gets those for a denial.
+// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too. A
+// caller that accepts problem details gets those for a denial.
 func (h *jsonHandler) answer(w http.ResponseWriter, r *http.Request, d *limiter.Decision, body []byte) {
 	for _, header := range d.Headers {
 		w.Header().Add(header.Key, header.Value)

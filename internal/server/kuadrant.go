@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// kuadrantService is the service that Kuadrant's gateway calls: check a limit, and report later what was used; or reserve, and
-// commit later.
+// kuadrantService is the service that Kuadrant's gateway calls: check a limit, and report later what was used; or
+// reserve, and commit later.
 const (
 	kuadrantPackage = "kuadrant.service.ratelimit.v1"
 	kuadrantService = kuadrantPackage + ".RateLimitService"
@@ -30,7 +30,8 @@ type kuadrant struct{ reservations }
 func describeKuadrant(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
 	describeKuadrantFile()
 	s := &kuadrant{reservations{ids, d.bounds}}
-	add := func(name string, decode func(*rateLimitCall, []byte, string) error, encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
+	add := func(name string, decode func(*rateLimitCall, []byte, string) error,
+		encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
 		m := newMethod(d, "/"+kuadrantService+"/"+name)
 		m.decode, m.encode = decode, encode
 		return m
@@ -45,8 +46,8 @@ func describeKuadrant(to *transport.Services, d *deciding, ids *reservation.Sign
 	return methods
 }
 
-// anyDescriptor makes a request without descriptors one that matches no rule. Kuadrant's gateway sends what the conditions of its
-// policies leave, which may be nothing.
+// anyDescriptor makes a request without descriptors one that matches no rule. Kuadrant's gateway sends what the
+// conditions of its policies leave, which may be nothing.
 func anyDescriptor(req *limiter.Request) {
 	if len(req.Descriptors) == 0 {
 		addDescriptor(req)
@@ -86,7 +87,8 @@ func appendReported(_ *rateLimitCall, b []byte) ([]byte, error) {
 
 // kuadrant reads the fields that ReserveRequest and CommitRequest have: domain and descriptors, in common, and calls
 // other for the rest.
-func (d *decoder) kuadrant(req *limiter.Request, message string, other func(protowire.Number, protowire.Type) bool) error {
+func (d *decoder) kuadrant(req *limiter.Request, message string,
+	other func(protowire.Number, protowire.Type) bool) error {
 	req.Domain, req.Hits, req.Purpose, req.Reservation, req.Descriptors = "", 0, limiter.Count, nil, req.Descriptors[:0]
 	d.end = len(d.data)
 	for d.pos < d.end {
@@ -127,17 +129,18 @@ func (s *kuadrant) readReserve(c *rateLimitCall, data []byte, text string) error
 	var amount uint64
 	var ttl time.Duration
 	d := decoder{data: data, text: text, bounds: s.bounds}
-	err := d.kuadrant(&c.request, kuadrantPackage+".ReserveRequest", func(num protowire.Number, typ protowire.Type) (ok bool) {
-		switch {
-		case num == 3 && typ == protowire.VarintType:
-			amount, ok = d.varint()
-		case num == 4 && typ == protowire.BytesType:
-			ttl, ok = d.duration(ttl)
-		default:
-			ok = d.skip(num, typ)
-		}
-		return ok
-	})
+	err := d.kuadrant(&c.request, kuadrantPackage+".ReserveRequest",
+		func(num protowire.Number, typ protowire.Type) (ok bool) {
+			switch {
+			case num == 3 && typ == protowire.VarintType:
+				amount, ok = d.varint()
+			case num == 4 && typ == protowire.BytesType:
+				ttl, ok = d.duration(ttl)
+			default:
+				ok = d.skip(num, typ)
+			}
+			return ok
+		})
 	if err != nil {
 		return err
 	}
@@ -168,17 +171,18 @@ func (s *kuadrant) readCommit(c *rateLimitCall, data []byte, text string) error 
 	var id string
 	var actual uint64
 	d := decoder{data: data, text: text, bounds: s.bounds}
-	err := d.kuadrant(&c.request, kuadrantPackage+".CommitRequest", func(num protowire.Number, typ protowire.Type) (ok bool) {
-		switch {
-		case num == 3 && typ == protowire.BytesType:
-			id, ok = d.id()
-		case num == 4 && typ == protowire.VarintType:
-			actual, ok = d.varint()
-		default:
-			ok = d.skip(num, typ)
-		}
-		return ok
-	})
+	err := d.kuadrant(&c.request, kuadrantPackage+".CommitRequest",
+		func(num protowire.Number, typ protowire.Type) (ok bool) {
+			switch {
+			case num == 3 && typ == protowire.BytesType:
+				id, ok = d.id()
+			case num == 4 && typ == protowire.VarintType:
+				actual, ok = d.varint()
+			default:
+				ok = d.skip(num, typ)
+			}
+			return ok
+		})
 	if err != nil {
 		return err
 	}
@@ -208,7 +212,8 @@ func (s *kuadrant) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
 	return appendUint(b, 1, 1), nil
 }
 
-// describeKuadrantFile adds the file of the service to reflection. Kuadrant's gateway learns the messages of a service by reflection.
+// describeKuadrantFile adds the file of the service to reflection. Kuadrant's gateway learns the messages of a service
+// by reflection.
 var describeKuadrantFile = sync.OnceFunc(func() {
 	const (
 		request  = ".envoy.service.ratelimit.v3.RateLimitRequest"
@@ -221,8 +226,10 @@ var describeKuadrantFile = sync.OnceFunc(func() {
 		message = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE
 		enum    = descriptorpb.FieldDescriptorProto_TYPE_ENUM
 	)
-	field := func(name string, num int32, kind descriptorpb.FieldDescriptorProto_Type, of string) *descriptorpb.FieldDescriptorProto {
-		f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: &num, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
+	field := func(name string, num int32, kind descriptorpb.FieldDescriptorProto_Type,
+		of string) *descriptorpb.FieldDescriptorProto {
+		f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: &num, Type: &kind,
+			Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum()}
 		if of != "" {
 			f.TypeName = &of
 		}
@@ -242,16 +249,19 @@ var describeKuadrantFile = sync.OnceFunc(func() {
 		Name: proto.String(kuadrantFile), Package: proto.String(kuadrantPackage), Syntax: proto.String("proto3"),
 		Dependency: []string{envoy.Path(), common.Path(), durationpb.File_google_protobuf_duration_proto.Path()},
 		MessageType: []*descriptorpb.DescriptorProto{
-			messageOf("ReserveRequest", field("domain", 1, text, ""), descriptors, field("amount", 3, number, ""), field("ttl", 4, message, ".google.protobuf.Duration")),
+			messageOf("ReserveRequest", field("domain", 1, text, ""), descriptors, field("amount", 3, number, ""),
+				field("ttl", 4, message, ".google.protobuf.Duration")),
 			messageOf("ReserveResponse", field("code", 1, enum, response+".Code"), field("reservation_id", 2, text, "")),
-			messageOf("CommitRequest", field("domain", 1, text, ""), descriptors, field("reservation_id", 3, text, ""), field("actual_amount", 4, number, "")),
+			messageOf("CommitRequest", field("domain", 1, text, ""), descriptors, field("reservation_id", 3, text, ""),
+				field("actual_amount", 4, number, "")),
 			messageOf("CommitResponse", field("reservation_released", 1, yes, "")),
 		},
 		Service: []*descriptorpb.ServiceDescriptorProto{{
 			Name: proto.String("RateLimitService"),
 			Method: []*descriptorpb.MethodDescriptorProto{
 				call("CheckRateLimit", request, response), call("Report", request, response),
-				call("Reserve", own+"ReserveRequest", own+"ReserveResponse"), call("Commit", own+"CommitRequest", own+"CommitResponse"),
+				call("Reserve", own+"ReserveRequest", own+"ReserveResponse"),
+				call("Commit", own+"CommitRequest", own+"CommitResponse"),
 			},
 		}},
 	}

@@ -18,11 +18,12 @@ type clientBytes struct {
 	json       *intake.Class // the bodies of /json
 }
 
-// newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an attack over HTTP
-// closes no connection of gRPC.
+// newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an
+// attack over HTTP closes no connection of gRPC.
 func newClientBytes(o *Options, calls *intake.Calls) *clientBytes {
 	budget := o.Shared.Budget
-	budget.Counted("calls", min(callSize*int64(o.Calls.Max), budget.Total()/8), func() int64 { return callSize * calls.InFlight() })
+	budget.Counted("calls", min(callSize*int64(o.Calls.Max), budget.Total()/8),
+		func() int64 { return callSize * calls.InFlight() })
 	http := budget.Class("http", budget.Total()/16)
 	return &clientBytes{
 		grpc: intake.NewBytes(o.Connections.MaxBytes, budget.Class("grpc", budget.Total()/8)),
@@ -60,7 +61,8 @@ func listen(opts *Options, bytes *clientBytes) (_ listeners, err error) {
 		FirstCall: c.FirstCallTimeout, Message: c.MessageTimeout, Write: c.WriteTimeout,
 	})
 	l.http = intake.Listen(l.http, intake.Options{
-		Name: "http", MaxConnections: c.Max, PeerShare: c.PeerShare, ReadsAreCalls: true, Bytes: bytes.http, Metrics: m, Log: log,
+		Name: "http", MaxConnections: c.Max, PeerShare: c.PeerShare, ReadsAreCalls: true, Bytes: bytes.http, Metrics: m,
+		Log:    log,
 		Places: opts.Shared.Places, Size: endpoint.HTTPSize, Request: endpoint.RequestSize,
 	})
 	return l, nil

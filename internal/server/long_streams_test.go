@@ -169,7 +169,8 @@ func TestEndlessBody(t *testing.T) {
 	}
 }
 
-// When a client stops reading a stream's answers, the messages that it sends to the stream are not received. They count.
+// When a client stops reading a stream's answers, the messages that it sends to the stream are not received. They
+// count.
 func TestStreamThatIsNotReadCounts(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true})

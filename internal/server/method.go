@@ -17,14 +17,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// method is one method of the services for callers: how its messages become a request for a decision, and a decision its answer.
+// method is one method of the services for callers: how its messages become a request for a decision, and a decision
+// its answer.
 type method struct {
 	*deciding
 
 	path string // "/package.Service/Method"
 
-	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: the functions
-	// of ShouldRateLimit.
+	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: the
+	// functions of ShouldRateLimit.
 	decode func(c *rateLimitCall, data []byte, text string) error
 	encode func(c *rateLimitCall, b []byte) ([]byte, error)
 
@@ -58,7 +59,8 @@ func describeMethods(to *transport.Services, service string, file any, methods .
 }
 
 // decide begins to decide a call whose request is read, as limiter.Decider does.
-func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall, done func(error)) (decided bool, err error) {
+func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall,
+	done func(error)) (decided bool, err error) {
 	if err := overdue(ctx, c.start); err != nil {
 		return true, err // the caller no longer waits
 	}
@@ -84,7 +86,8 @@ func (m *method) append(c *rateLimitCall, b []byte) ([]byte, error) {
 	return m.encode(c, b)
 }
 
-// delayMillis is the delay as headers have it. Callers get it in the metadata of the answer, whatever the answer says to Envoy.
+// delayMillis is the delay as headers have it. Callers get it in the metadata of the answer, whatever the answer says
+// to Envoy.
 func delayMillis(d *limiter.Decision) string {
 	return strconv.FormatInt(limiter.Millis(d.Delay), 10)
 }

@@ -28,15 +28,17 @@ type answers struct {
 	extraObserver prometheus.Observer // gets durations too, in seconds; may be nil
 }
 
-// expected are the codes that this server answers with. Their series exist from the start, so that the first failure shows
-// as an increase.
-var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded, codes.ResourceExhausted, codes.Internal, codes.Unavailable}
+// expected are the codes that this server answers with. Their series exist from the start, so that the first failure
+// shows as an increase.
+var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded,
+	codes.ResourceExhausted, codes.Internal, codes.Unavailable}
 
 func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	durations := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "ratelimitd_request_duration_seconds",
-		Help:    "Time from a request's arrival to its answer.",
-		Buckets: []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 250e-3, 1, 5},
+		Name: "ratelimitd_request_duration_seconds",
+		Help: "Time from a request's arrival to its answer.",
+		Buckets: []float64{25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 20e-3, 50e-3, 100e-3, 250e-3, 1,
+			5},
 	}, []string{"transport"})
 	counts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_requests_total",
@@ -76,11 +78,13 @@ const (
 	overReflections intake.Rejection = "reflection" // a stream of reflection beyond maxReflections
 )
 
-// newStreamMetrics returns what counts rejected streams, by kind and reason. It registers that and the numbers of open streams.
+// newStreamMetrics returns what counts rejected streams, by kind and reason. It registers that and the numbers of open
+// streams.
 func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Streams) (*prometheus.CounterVec, error) {
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_streams_rejected_total",
-		Help: "Streams rejected, because too many were open; reason: all (of the replica), peer (of one address), connection, bytes or reflection.",
+		Help: "Streams rejected, because too many were open; reason: all (of the replica), peer (of one address), " +
+			"connection, bytes or reflection.",
 	}, []string{"kind", "reason"})
 	for _, why := range []intake.Rejection{intake.OverAll, intake.OverPeer, intake.OverConnection} {
 		rejected.WithLabelValues(quotaKind, string(why))
@@ -98,7 +102,8 @@ func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Str
 			ConstLabels: prometheus.Labels{"kind": kind},
 		}, func() float64 { return float64(of.Open()) })
 	}
-	return rejected, errors.Join(registry.Register(rejected), registry.Register(open(quotaKind, quota)), registry.Register(open(watchKind, watches)))
+	return rejected, errors.Join(registry.Register(rejected), registry.Register(open(quotaKind, quota)),
+		registry.Register(open(watchKind, watches)))
 }
 
 // observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.

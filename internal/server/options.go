@@ -38,13 +38,13 @@ type Options struct {
 	Metrics     Metrics
 	Tracer      Tracer // records decisions; nil: off
 
-	// Quota answers the rate limit quota service; nil: the service is UNIMPLEMENTED. QuotaStreamsMax is how many streams may be open;
-	// default 1,000. More are rejected with RESOURCE_EXHAUSTED.
+	// Quota answers the rate limit quota service; nil: the service is UNIMPLEMENTED. QuotaStreamsMax is how many streams
+	// may be open; default 1,000. More are rejected with RESOURCE_EXHAUSTED.
 	Quota           QuotaStreams
 	QuotaStreamsMax int
 
-	// Reflection answers the gRPC reflection service. A question of 50 bytes makes an answer of 50 KB, so it is off where callers are not
-	// trusted.
+	// Reflection answers the gRPC reflection service. A question of 50 bytes makes an answer of 50 KB, so it is off where
+	// callers are not trusted.
 	Reflection bool
 
 	// Reservations signs the ids of reservations; nil: with a random key, so that no other replica accepts them.
@@ -61,9 +61,9 @@ type QuotaStreams interface {
 
 // QuotaStream is the stream of one client. Report is called by one goroutine; Next and Sent are called by another one.
 type QuotaStream interface {
-	// Report takes in what a client reports. It must not wait for anything, because other streams may wait for it. The slice all and the
-	// slices inside it are reused when Report returns. A string inside them keeps the whole message in memory, so clone each string
-	// that is kept. The domain is the same string each time, and may be kept.
+	// Report takes in what a client reports. It must not wait for anything, because other streams may wait for it. The
+	// slice all and the slices inside it are reused when Report returns. A string inside them keeps the whole message in
+	// memory, so clone each string that is kept. The domain is the same string each time, and may be kept.
 	Report(now time.Time, domain string, all []assigner.Usage)
 
 	// Next waits until there is something to send, and appends it to all. Its error is the error of ctx.
@@ -81,16 +81,16 @@ type Listen struct {
 	GRPC string // host:port; default ":8081"
 	HTTP string // host:port of /json, probes and metrics; default ":8080"
 
-	// Socket is the path of a unix socket that replaces GRPC. A leading @ makes it abstract. SocketMode are the permissions
-	// of its file; 0 leaves them to the umask.
+	// Socket is the path of a unix socket that replaces GRPC. A leading @ makes it abstract. SocketMode are the
+	// permissions of its file; 0 leaves them to the umask.
 	Socket     string
 	SocketMode fs.FileMode
 
 	Credentials credentials.TransportCredentials // of gRPC; nil: plain text
 }
 
-// Requests bounds one request. The bounds hold while it is decoded, before memory is spent: two bytes on the wire make an
-// entry of 32 bytes, and {} in JSON makes one of a hundred.
+// Requests bounds one request. The bounds hold while it is decoded, before memory is spent: two bytes on the wire make
+// an entry of 32 bytes, and {} in JSON makes one of a hundred.
 type Requests struct {
 	MaxBytes       int // of the message; default 4 MiB
 	MaxDescriptors int // per request; default 256
@@ -116,8 +116,8 @@ type Connections struct {
 	MessageTimeout   time.Duration // a connection is closed when a call's message takes longer to arrive; default 10 s
 	WriteTimeout     time.Duration // a gRPC connection is closed when its client reads nothing for this time; default 10 s
 
-	// MaxBytes bounds what is held for one gRPC connection: messages, headers, and answers that the client does not take. Default 16
-	// MiB. Shared.Budget bounds what is held for all.
+	// MaxBytes bounds what is held for one gRPC connection: messages, headers, and answers that the client does not take.
+	// Default 16 MiB. Shared.Budget bounds what is held for all.
 	MaxBytes int64
 
 	MaxAge      time.Duration // a gRPC client is asked to reconnect after this time; default 24 h

@@ -18,8 +18,8 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// hostile is a message for each method of the services for callers: one that makes an answer, as large as it can be for its own size.
-// A method without one fails TestHostilePeers.
+// hostile is a message for each method of the services for callers: one that makes an answer, as large as it can be for
+// its own size. A method without one fails TestHostilePeers.
 func hostile() map[string]proto.Message {
 	long := strings.Repeat("x", 4000)
 	batch := &ratelimitdv1.DecideBatchRequest{}
@@ -60,8 +60,8 @@ func manyDescriptors(n int) (all []*descriptorv3.RateLimitDescriptor) {
 	return all
 }
 
-// Whatever method a peer calls, with a thousand streams on each of several connections, without opening a window for the answers and
-// without reading: what the process keeps of it has a bound, and other callers are answered.
+// Whatever method a peer calls, with a thousand streams on each of several connections, without opening a window for
+// the answers and without reading: what the process keeps of it has a bound, and other callers are answered.
 func TestHostilePeers(t *testing.T) {
 	const connections, streams = 3, 1000
 	const most = 160 << 20 // of the heap; the test's own connections are in it
@@ -113,7 +113,8 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// flood opens streams and sends messages on each, until the server takes no more: one that ends the request, or several without an end.
+// flood opens streams and sends messages on each, until the server takes no more: one that ends the request, or several
+// without an end.
 func flood(c *rawClient, path string, message []byte, streams, messages int) {
 	for range streams {
 		if c.open(path) != nil {

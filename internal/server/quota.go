@@ -84,8 +84,8 @@ func (q *quotaService) serve(wire *transport.Stream) error {
 	return err
 }
 
-// streamSize is how many bytes a stream takes besides what its connection counts for each stream and what is kept of its buckets: the
-// stack of the goroutine that sends, and its actions.
+// streamSize is how many bytes a stream takes besides what its connection counts for each stream and what is kept of
+// its buckets: the stack of the goroutine that sends, and its actions.
 const streamSize = 8 << 10
 
 // admit admits a stream, or returns why it does not. end ends the stream.

@@ -27,8 +27,10 @@ const (
 
 var (
 	errMalformedReport error = &limiter.InvalidError{Message: "malformed envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports"}
-	errManyUsages            = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: more than %d in one message", maxReportUsages)
-	errManyEntries           = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: bucket ids with more than %d entries in one message", maxReportEntries)
+	errManyUsages            = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: more than %d in one message",
+		maxReportUsages)
+	errManyEntries = status.Errorf(codes.ResourceExhausted,
+		"bucket_quota_usages: bucket ids with more than %d entries in one message", maxReportEntries)
 )
 
 // quotaReport is a message of a client. Its memory is reused.
@@ -51,11 +53,12 @@ func (r *quotaReport) reset() {
 	*r = quotaReport{usages: r.usages[:0], entries: r.entries[:0]}
 }
 
-// decodeReport reads an envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports into r, which is empty. It accepts the same bytes
-// as the generated code, with the same meaning. The entries of a bucket id are sorted by key. A time that is not valid is 0.
+// decodeReport reads an envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports into r, which is empty. It accepts
+// the same bytes as the generated code, with the same meaning. The entries of a bucket id are sorted by key. A time
+// that is not valid is 0.
 //
-// A usage whose bucket id is over a bound is left out: Envoy makes ids of what requests contain, so it may be the fault of one
-// request. Too many usages are an error.
+// A usage whose bucket id is over a bound is left out: Envoy makes ids of what requests contain, so it may be the fault
+// of one request. Too many usages are an error.
 //
 // The strings of a report are parts of text, which has the same bytes as data.
 func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) error {
@@ -90,8 +93,8 @@ func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) err
 	return nil
 }
 
-// makeRoom makes room for the other usages of a long report, whose ids probably have as many entries as the first one. Slices that grow
-// would take four times as much memory.
+// makeRoom makes room for the other usages of a long report, whose ids probably have as many entries as the first one.
+// Slices that grow would take four times as much memory.
 func (d *decoder) makeRoom(r *quotaReport) {
 	more := 0
 	for rest := d.data[d.pos:d.end]; len(rest) > 0 && more < maxReportUsages; {
@@ -156,7 +159,8 @@ func (d *decoder) usage(r *quotaReport) bool {
 	return true
 }
 
-// bucketID adds the entries of a bucket id to a report. The entries of this bucket begin at index first. It sets tooLong for an id over a bound.
+// bucketID adds the entries of a bucket id to a report. The entries of this bucket begin at index first. It sets
+// tooLong for an id over a bound.
 func (d *decoder) bucketID(r *quotaReport, first int) bool {
 	outer, ok := d.enter()
 	if !ok {

@@ -84,7 +84,8 @@ func reportCases(t testing.TB) [][]byte {
 	entry := func(key, value string) []byte { return field(1, join(field(1, key), field(2, value))) }
 	return [][]byte{
 		nil, two, odd, join(two, two), two[:len(two)-1],
-		field(2, field(1, join(entry("k", "1"), entry("a", "x"), entry("k", "2")))),                 // a key twice: the last one wins
+		// a key twice: the last one wins
+		field(2, field(1, join(entry("k", "1"), entry("a", "x"), entry("k", "2")))),
 		field(2, join(field(1, entry("k", "1")), field(1, join(entry("b", "2"), entry("k", "3"))))), // the id twice: merged
 		field(2, field(1, field(1, "\xff"))), field(2, field(1, field(1, ""))), field(1, "\xff"),
 		field(2, field(1, entry("\xff", "1"))), field(2, field(2, "\x08\x01\x10")), field(2, field(1, field(2, "unknown"))),

@@ -22,8 +22,8 @@ const (
 	blanketDenyAll  = 1
 )
 
-// encodeActions returns the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns the others. An
-// empty assignment is left out: if Envoy received one, it would not renew the assignment that it holds.
+// encodeActions returns the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns
+// the others. An empty assignment is left out: if Envoy received one, it would not renew the assignment that it holds.
 func encodeActions(all []assigner.Action) (b []byte, sent int, rest []assigner.Action) {
 	for i := range all {
 		if sent == maxAnswerActions || len(b) >= maxAnswerBytes {
@@ -80,7 +80,8 @@ func appendAssignment(b []byte, a *quota.Assignment) []byte {
 	b = appendMessage(b, 3, sizeStrategy(a))
 	switch a.Kind {
 	case quota.AllowAll:
-		return append(b, 1<<3|byte(protowire.VarintType), blanketAllowAll) // one of several fields: its default is not left out
+		// one of several fields: its default is not left out
+		return append(b, 1<<3|byte(protowire.VarintType), blanketAllowAll)
 	case quota.DenyAll:
 		return append(b, 1<<3|byte(protowire.VarintType), blanketDenyAll)
 	default:

@@ -308,7 +308,8 @@ func TestLargeReport(t *testing.T) {
 		large.BucketQuotaUsages = append(large.BucketQuotaUsages, bucket("name", fmt.Sprintf("bucket-%d", i), "path", "/some/path/of/a/request", "group", "customers"))
 	}
 	t.Logf("%d bytes", proto.Size(large))
-	s, err := quotav3.NewRateLimitQuotaServiceClient(r.conn).StreamRateLimitQuotas(t.Context()) // with the race detector a report takes seconds
+	// with the race detector a report takes seconds
+	s, err := quotav3.NewRateLimitQuotaServiceClient(r.conn).StreamRateLimitQuotas(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,8 +476,8 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A client that reads nothing loses its connection, and does not delay other clients. On a busy machine even one that reads takes its time:
-// the timeout is far longer than that.
+// A client that reads nothing loses its connection, and does not delay other clients. On a busy machine even one that
+// reads takes its time: the timeout is far longer than that.
 func TestQuotaClientThatReadsNothing(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	q := &shares{repeat: 20_000}

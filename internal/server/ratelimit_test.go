@@ -266,8 +266,8 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return got
 }
 
-// Envoy's connection_keepalive pings at the configured interval, also without calls; grpc-go's default answers the third such
-// ping with GOAWAY.
+// Envoy's connection_keepalive pings at the configured interval, also without calls; grpc-go's default answers the
+// third such ping with GOAWAY.
 func TestKeepalivePingsAreTolerated(t *testing.T) {
 	r := start(t, Options{})
 	c := rawDial(t, r.GRPCAddr)

@@ -18,7 +18,8 @@ func checkIDSize(req *limiter.Request) error {
 		size += 1 + protowire.SizeBytes(sizeEntries(&req.Descriptors[i])+1+protowire.SizeBytes(mostReserved))
 	}
 	if size > reservation.MaxBytes {
-		return tooMuch("descriptors", "the domain and the entries have %d bytes, and the id of a reservation has room for %d", size, reservation.MaxBytes)
+		return tooMuch("descriptors", "the domain and the entries have %d bytes, and the id of a reservation has room for %d",
+			size, reservation.MaxBytes)
 	}
 	return nil
 }
@@ -87,8 +88,8 @@ func (s *reservations) readID(data []byte, text, message string) (id string, ttl
 	return id, ttl, nil
 }
 
-// newID returns the id of the reservation that a call has made. It contains a ReserveRequest: what is needed to find its counters
-// again, and what was reserved.
+// newID returns the id of the reservation that a call has made. It contains a ReserveRequest: what is needed to find
+// its counters again, and what was reserved.
 func newID(ids *reservation.Signer, c *rateLimitCall) (string, error) {
 	req, d := &c.request, &c.decision
 	var room [256]byte

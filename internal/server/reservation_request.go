@@ -36,9 +36,10 @@ func (d *decoder) reserve(req *limiter.Request, h *limiter.Reservation) error {
 	return err
 }
 
-// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have in common, and calls other for the rest. It
-// returns false for what is malformed.
-func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number, protowire.Type) bool) (ok bool, err error) {
+// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have in common, and calls other for the
+// rest. It returns false for what is malformed.
+func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number,
+	protowire.Type) bool) (ok bool, err error) {
 	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
 	whole := limiter.Descriptor{Hits: 1} // the amount of descriptors without their own
 	for d.pos < d.end {
@@ -177,8 +178,8 @@ func (d *decoder) units() (a descriptor.Amount, ok bool) {
 	return a, ok
 }
 
-// duration reads a google.protobuf.Duration. One that is longer than maxTTL is cut. before is what an earlier field of the same
-// number said: messages given twice are merged.
+// duration reads a google.protobuf.Duration. One that is longer than maxTTL is cut. before is what an earlier field of
+// the same number said: messages given twice are merged.
 func (d *decoder) duration(before time.Duration) (time.Duration, bool) {
 	all := wireDuration{int64(before / time.Second), int32(before % time.Second)}
 	if !d.wireDuration(&all) {

@@ -19,7 +19,8 @@ const (
 	resultUnknown = 2
 )
 
-// reservations is ratelimitd.v1.ReservationService. It reads and writes its messages without the generated code, as ShouldRateLimit does.
+// reservations is ratelimitd.v1.ReservationService. It reads and writes its messages without the generated code, as
+// ShouldRateLimit does.
 type reservations struct {
 	ids    *reservation.Signer
 	bounds Requests
@@ -27,7 +28,8 @@ type reservations struct {
 
 func describeReservations(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
 	s := &reservations{ids, d.bounds}
-	add := func(name string, decode func(*rateLimitCall, []byte, string) error, encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
+	add := func(name string, decode func(*rateLimitCall, []byte, string) error,
+		encode func(*rateLimitCall, []byte) ([]byte, error)) *method {
 		m := newMethod(d, "/"+reservationService+"/"+name)
 		m.decode, m.encode = decode, encode
 		return m
@@ -112,11 +114,13 @@ func (s *reservations) readCommit(c *rateLimitCall, data []byte, text string) er
 	return c.use(actual)
 }
 
-// use replaces what is reserved by what was used: one amount for all descriptors, or one for each. Without any it stays.
+// use replaces what is reserved by what was used: one amount for all descriptors, or one for each. Without any it
+// stays.
 func (c *rateLimitCall) use(actual []limiter.Descriptor) error {
 	all := c.request.Descriptors
 	if n := len(actual); n > 1 && n != len(all) {
-		return tooMuch("actual", "%d amounts, and the reservation has %d descriptors: send one amount for all of them, or one for each", n, len(all))
+		return tooMuch("actual",
+			"%d amounts, and the reservation has %d descriptors: send one amount for all of them, or one for each", n, len(all))
 	}
 	for i := range all {
 		switch {

@@ -123,7 +123,8 @@ func TestReserveAndCommit(t *testing.T) {
 	r := newReserving(t, Options{})
 	before := time.Now()
 	got := r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Descriptors: []*ratelimitdv1.Descriptor{
-		descriptorOf("tokens", &ratelimitdv1.Amount{Units: map[string]uint64{"input": 100, "output": 50, "cached": 5}}), // 300.5
+		// 300.5
+		descriptorOf("tokens", &ratelimitdv1.Amount{Units: map[string]uint64{"input": 100, "output": 50, "cached": 5}}),
 		descriptorOf("calls", nil),
 	}})
 	tokens, calls := got.GetStatuses()[0], got.GetStatuses()[1]
@@ -145,7 +146,8 @@ func TestReserveAndCommit(t *testing.T) {
 	again := r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Amount: hitsOf(100), Descriptors: []*ratelimitdv1.Descriptor{descriptorOf("tokens", nil)}})
 	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId()}, resultDone, 680) // what was reserved
 	again = r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Amount: hitsOf(100), Descriptors: []*ratelimitdv1.Descriptor{descriptorOf("tokens", nil), descriptorOf("tokens", hitsOf(50))}})
-	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(10)}}, resultDone, 660, 660) // of each
+	// of each
+	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(10)}}, resultDone, 660, 660)
 }
 
 func TestCancelAndExtend(t *testing.T) {
@@ -201,7 +203,8 @@ func TestPlainRequestsRespectReservations(t *testing.T) {
 	if err := l.Decide(r.ctx, time.Now(), plain, &d); err != nil || d.Code != limiter.OverLimit {
 		t.Errorf("%v, %v", d.Code, err)
 	}
-	r.commit(&ratelimitdv1.CommitRequest{Id: got.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(1)}}, resultDone, 1) // the denied one counted
+	// the denied one counted
+	r.commit(&ratelimitdv1.CommitRequest{Id: got.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(1)}}, resultDone, 1)
 }
 
 func TestErrorsOfReservations(t *testing.T) {
@@ -312,7 +315,8 @@ func TestNoIDWithoutTheStore(t *testing.T) {
 	}
 }
 
-// kuadrantCall sends a message of Kuadrant's service as bytes, and returns the fields of the answer that are integers or texts.
+// kuadrantCall sends a message of Kuadrant's service as bytes, and returns the fields of the answer that are integers
+// or texts.
 func kuadrantCall(t *testing.T, conn *grpc.ClientConn, method string, message []byte) (map[protowire.Number]any, error) {
 	t.Helper()
 	var answer []byte

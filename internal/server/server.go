@@ -43,8 +43,8 @@ type ending struct {
 	stop       context.CancelFunc
 }
 
-// New opens the listeners. Nothing is answered before Run, and health is red until SetServing says otherwise. A Server that
-// is never run must be closed.
+// New opens the listeners. Nothing is answered before Run, and health is red until SetServing says otherwise. A Server
+// that is never run must be closed.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
 	if opts.Decider == nil {
@@ -117,8 +117,9 @@ func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 // stopping, health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// SetMissing marks something as missing or restored. what is the text that /healthcheck shows, such as "no answer from Redis".
-// While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be called at any time.
+// SetMissing marks something as missing or restored. what is the text that /healthcheck shows, such as "no answer from
+// Redis". While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be
+// called at any time.
 func (s *Server) SetMissing(what string, missing bool) {
 	s.readiness.setMissing(what, missing)
 }
@@ -126,10 +127,10 @@ func (s *Server) SetMissing(what string, missing bool) {
 // Stopping is closed when new calls are rejected, after the drain delay.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }
 
-// Run answers callers until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes, new
-// calls are rejected while those in flight finish, and calls that have not finished after the stop timeout are cut off. Run
-// returns even if a call does not end. The error is nil after a stop that ctx asked for, even if calls were cut off; that
-// is logged.
+// Run answers callers until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes,
+// new calls are rejected while those in flight finish, and calls that have not finished after the stop timeout are cut
+// off. Run returns even if a call does not end. The error is nil after a stop that ctx asked for, even if calls were
+// cut off; that is logged.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	drained := make(chan struct{})

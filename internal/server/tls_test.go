@@ -154,7 +154,8 @@ func TestMutualTLS(t *testing.T) {
 			_, err := s.ask(t, &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", GetClientCertificate: show})
 			if tt.said != "" {
 				(&secured{log: s.running.log}).logged(t, tt.said, 1)
-				if n := gathered(t, registry)["ratelimitd_tls_client_certificates_rejected_total"]; n == 0 { // the client may try again
+				// the client may try again
+				if n := gathered(t, registry)["ratelimitd_tls_client_certificates_rejected_total"]; n == 0 {
 					t.Error("the metric does not count it")
 				}
 			}

@@ -36,10 +36,11 @@ const (
 )
 
 // traceFields are the header fields in which a caller sends its trace context: all that parentOf asks for.
-var traceFields = []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
+var traceFields = []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid",
+	"x-b3-sampled", "x-b3-flags"}
 
-// traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's span
-// contains their code.
+// traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's
+// span contains their code.
 type traced struct {
 	Decider
 
@@ -56,7 +57,8 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 	ctx, span := t.tracer.Start(ctx, parent, state, name, now)
 	defer span.End() // records a panic too
 	if service, method, ok := strings.Cut(name, "/"); ok && name != spanOfJSON {
-		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service), attribute.String("rpc.method", method))
+		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service),
+			attribute.String("rpc.method", method))
 	}
 	err := limiter.Decide(ctx, t.Decider, now, req, d)
 	describe(span, req, d, err)
@@ -64,7 +66,8 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 }
 
 // Start implements Decider. A request that is recorded gets a goroutine.
-func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
+func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision,
+	done func(error)) (decided bool, err error) {
 	if parent, _ := parentOf(func(key string) string { return fromCaller(ctx, key) }); !t.tracer.Sampled(parent) {
 		return t.Decider.Start(ctx, now, b, req, d, done)
 	}

@@ -1,4 +1,5 @@
-// Package limitsprom counts and times decisions for Prometheus. It is an Observer for the options of packages ratelimit and client.
+// Package limitsprom counts and times decisions for Prometheus. It is an Observer for the options of packages ratelimit
+// and client.
 //
 // It measures whole requests. The metrics of single rules are the service's.
 package limitsprom
@@ -26,10 +27,11 @@ const (
 	failed  = "error"
 )
 
-// New returns an Observer with its metrics registered. Observers of one registry share them. It panics if the registry has other metrics
-// with these names, as prometheus.MustRegister does.
+// New returns an Observer with its metrics registered. Observers of one registry share them. It panics if the registry
+// has other metrics with these names, as prometheus.MustRegister does.
 //
-//   - ratelimit_decisions_total{domain, result, source}: decisions by result (allowed, denied, error) and by limits.Source
+//   - ratelimit_decisions_total{domain, result, source}: decisions by result (allowed, denied, error) and by
+//     limits.Source
 //   - ratelimit_decision_duration_seconds{domain}: how long callers waited for them
 //
 // The label domain has as many values as the program's requests have domains.

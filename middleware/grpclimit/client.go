@@ -33,8 +33,8 @@ type ClientOptions struct {
 	// MaxWait bounds the time that a call waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
-	// Decider limits the calls that are made; nil: they are not limited. A call waits until it is allowed, before each repetition
-	// too. If the wait cannot succeed, the error is RESOURCE_EXHAUSTED.
+	// Decider limits the calls that are made; nil: they are not limited. A call waits until it is allowed, before each
+	// repetition too. If the wait cannot succeed, the error is RESOURCE_EXHAUSTED.
 	Decider limits.Decider
 
 	// Domain is the domain of the rules, if there is a Decider.
@@ -43,7 +43,8 @@ type ClientOptions struct {
 	// Descriptors are what is limited, if there is a Decider. A client has no PeerAddress.
 	Descriptors []Descriptor
 
-	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it with UNAVAILABLE.
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other
+	// value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
@@ -52,20 +53,22 @@ type ClientOptions struct {
 
 // UnaryClientInterceptor repeats calls that a server denied with RESOURCE_EXHAUSTED, if it said when: in a
 // google.rpc.RetryInfo or in the metadata retry-after. It waits that long, plus a random time. It returns the denial at
-// once after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the options cannot
-// be used.
+// once after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the options
+// cannot be used.
 //
 // RESOURCE_EXHAUSTED without a time has other causes too, such as a message that is too large, so it is not repeated.
 func UnaryClientInterceptor(o ClientOptions) grpc.UnaryClientInterceptor {
 	c := newClient(o)
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		waits := c.waits()
 		for {
 			if err := c.wait(ctx, &Call{Method: method, Request: req}); err != nil {
 				return err
 			}
 			var header, trailer metadata.MD
-			err := invoker(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Header(&header), grpc.Trailer(&trailer))...)
+			err := invoker(ctx, method, req, reply, cc, append(opts[:len(opts):len(opts)], grpc.Header(&header),
+				grpc.Trailer(&trailer))...)
 			if err == nil {
 				return nil
 			}
@@ -76,11 +79,12 @@ func UnaryClientInterceptor(o ClientOptions) grpc.UnaryClientInterceptor {
 	}
 }
 
-// StreamClientInterceptor is UnaryClientInterceptor for streams. It repeats a call with one request and a stream of answers, until the
-// first answer. Streams of requests are not repeated.
+// StreamClientInterceptor is UnaryClientInterceptor for streams. It repeats a call with one request and a stream of
+// answers, until the first answer. Streams of requests are not repeated.
 func StreamClientInterceptor(o ClientOptions) grpc.StreamClientInterceptor {
 	c := newClient(o)
-	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer,
+		opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		open := func() (grpc.ClientStream, error) {
 			if err := c.wait(ctx, &Call{Method: method}); err != nil {
 				return nil, err

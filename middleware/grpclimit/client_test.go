@@ -45,7 +45,8 @@ func after(d time.Duration) denial {
 	return denial{code: codes.ResourceExhausted, delay: durationpb.New(d)}
 }
 
-// denying runs a test with a server that denies calls like this and then answers. It returns the times at which calls came.
+// denying runs a test with a server that denies calls like this and then answers. It returns the times at which calls
+// came.
 func denying(t *testing.T, o grpclimit.ClientOptions, denials []denial, test func(t *testing.T, c testpb.TestServiceClient)) (times []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -93,8 +93,9 @@ func ExampleStreamServerInterceptor() {
 	limit := grpclimit.StreamServerInterceptor(l, grpclimit.Options{
 		Domain:      "api",
 		Descriptors: []grpclimit.Descriptor{{grpclimit.Metadata("x-api-key", "tokens").Or("nobody")}},
-		Cost:        func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 500} }, // the most that a stream may send
-		Actual:      func(_ context.Context, c *grpclimit.Call) limits.Amount { return limits.Amount{Hits: uint64(c.Sent)} },
+		// the most that a stream may send
+		Cost:   func(context.Context, *grpclimit.Call) limits.Amount { return limits.Amount{Hits: 500} },
+		Actual: func(_ context.Context, c *grpclimit.Call) limits.Amount { return limits.Amount{Hits: uint64(c.Sent)} },
 	})
 	client, stop := start(grpc.NewServer(grpc.ChainStreamInterceptor(limit), grpc.WaitForHandlers(true)))
 	ctx, cancel := context.WithCancel(ann)

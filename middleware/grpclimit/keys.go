@@ -42,8 +42,8 @@ func (k Key) Or(value string) Key {
 	return k
 }
 
-// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis keys, in logs
-// and in the console.
+// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis
+// keys, in logs and in the console.
 func (k Key) Hashed() Key {
 	k.entry.Hash = true
 	return k
@@ -52,7 +52,10 @@ func (k Key) Hashed() Key {
 // Metadata takes the value of a key of the metadata, or the first one if there are several.
 func Metadata(name, key string) Key {
 	name = strings.ToLower(name)
-	return Key{entry: gate.Entry{Key: key}, value: func(_ context.Context, c *call) (string, bool) { return c.first(name), true }}
+	return Key{entry: gate.Entry{Key: key}, value: func(_ context.Context, c *call) (string, bool) {
+		return c.first(name),
+			true
+	}}
 }
 
 // Method takes the full method, such as /shop.v1.Shop/Buy.
@@ -60,13 +63,13 @@ func Method(key string) Key {
 	return Func(key, func(_ context.Context, c *Call) (string, bool) { return c.Method, true })
 }
 
-// PeerAddress takes the address of the client of a server. Without trusted networks it is the peer of the connection. If the peer
-// is in a trusted network, it is a proxy: then the metadata x-forwarded-for is read from its end, and the first address that is
-// not in a trusted network is the client's. The client may have forged the addresses before it. If an element is no address, the
-// client is the last trusted proxy.
+// PeerAddress takes the address of the client of a server. Without trusted networks it is the peer of the connection.
+// If the peer is in a trusted network, it is a proxy: then the metadata x-forwarded-for is read from its end, and the
+// first address that is not in a trusted network is the client's. The client may have forged the addresses before it.
+// If an element is no address, the client is the last trusted proxy.
 //
-// List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is. An
-// IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
+// List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is.
+// An IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
 func PeerAddress(key string, trusted ...netip.Prefix) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) {
 		p, ok := peer.FromContext(ctx)
@@ -78,9 +81,13 @@ func PeerAddress(key string, trusted ...netip.Prefix) Key {
 	}}
 }
 
-// Func takes what a function returns, such as a claim of a token that an earlier interceptor verified. False: there is no value.
+// Func takes what a function returns, such as a claim of a token that an earlier interceptor verified. False: there is
+// no value.
 func Func(key string, value func(context.Context, *Call) (string, bool)) Key {
-	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string, bool) { return value(ctx, c.Call) }}
+	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string,
+		bool) {
+		return value(ctx, c.Call)
+	}}
 }
 
 // request makes a request to a decider. Nil: no descriptor has all its values.

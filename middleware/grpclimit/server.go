@@ -41,26 +41,29 @@ type Options struct {
 	// Cost returns what a call uses; nil: one hit.
 	Cost func(context.Context, *Call) limits.Amount
 
-	// Actual returns what a call has used, once the handler has returned. A handler can pass on what it knows in a value that the
-	// context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
+	// Actual returns what a call has used, once the handler has returned. A handler can pass on what it knows in a value
+	// that the context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a
+	// limits.Reserver.
 	Actual func(context.Context, *Call) limits.Amount
 
 	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it,
 	// only denials have them. If the rules say which headers clients get, these are always added instead.
 	Headers bool
 
-	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it with UNAVAILABLE.
+	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other
+	// value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// UnaryServerInterceptor calls the handler only for calls that d allows. If the rules delay a call, it waits before it calls the
-// handler, unless the context of the call ends first. It panics if the options cannot be used.
+// UnaryServerInterceptor calls the handler only for calls that d allows. If the rules delay a call, it waits before it
+// calls the handler, unless the context of the call ends first. It panics if the options cannot be used.
 func UnaryServerInterceptor(d limits.Decider, o Options) grpc.UnaryServerInterceptor {
 	s := newServer(d, o)
-	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any,
+		err error) {
 		c := &Call{Method: info.FullMethod, Request: req}
 		held, err := s.ask(ctx, c)
 		if err != nil {

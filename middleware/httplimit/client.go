@@ -23,12 +23,12 @@ const (
 	leastUnixTime    = 500_000_000            // of seconds in a header: a time in 1985, or a wait of 16 years
 )
 
-// Transport is a http.RoundTripper that obeys limits. The zero value is ready to use: it repeats a request that was answered with
-// 429 after the time in Retry-After, or after FirstWait, plus a random time.
+// Transport is a http.RoundTripper that obeys limits. The zero value is ready to use: it repeats a request that was
+// answered with 429 after the time in Retry-After, or after FirstWait, plus a random time.
 //
-// It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets for buffers. If it
-// does not repeat a request, it returns the denial at once: after the last attempt, or if the deadline of the request or MaxWait
-// would pass before the next one.
+// It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets
+// for buffers. If it does not repeat a request, it returns the denial at once: after the last attempt, or if the
+// deadline of the request or MaxWait would pass before the next one.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
 	Base http.RoundTripper
@@ -39,23 +39,23 @@ type Transport struct {
 	// MaxWait bounds the time that a request waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
-	// FirstWait is how long a request waits for its first repetition if the answer does not say how long; later waits are each twice
-	// as long as the one before. Default 1 s.
+	// FirstWait is how long a request waits for its first repetition if the answer does not say how long; later waits are
+	// each twice as long as the one before. Default 1 s.
 	FirstWait time.Duration
 
-	// WaitHeaders are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or "X-Rate-Limit-Reset". A
-	// value is a number of seconds, with decimals or without, a Unix time or a date. Default none.
+	// WaitHeaders are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or
+	// "X-Rate-Limit-Reset". A value is a number of seconds, with decimals or without, a Unix time or a date. Default none.
 	WaitHeaders []string
 
 	// Forbidden also repeats requests that were answered with 403 and Retry-After, as GitHub answers.
 	Forbidden bool
 
-	// Unavailable also repeats requests that were answered with 503 and Retry-After, if their method is idempotent or they have the
-	// header Idempotency-Key.
+	// Unavailable also repeats requests that were answered with 503 and Retry-After, if their method is idempotent or they
+	// have the header Idempotency-Key.
 	Unavailable bool
 
-	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, before each
-	// repetition too. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
+	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, before
+	// each repetition too. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
 	Decider limits.Decider
 
 	// Domain is the domain of the rules, if there is a Decider.
@@ -64,7 +64,8 @@ type Transport struct {
 	// Descriptors are what is limited, if there is a Decider.
 	Descriptors []Descriptor
 
-	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value returns that error and sends nothing.
+	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other
+	// value returns that error and sends nothing.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().

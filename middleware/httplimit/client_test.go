@@ -38,7 +38,8 @@ type answer struct {
 	headers http.Header
 }
 
-// denying runs a test with a server that gives these answers and then 200. It returns the times at which requests came, and their bodies.
+// denying runs a test with a server that gives these answers and then 200. It returns the times at which requests came,
+// and their bodies.
 func denying(t *testing.T, tr *httplimit.Transport, answers []answer, test func(t *testing.T, c *http.Client)) (times []time.Duration, bodies []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -410,7 +411,8 @@ func (n neverSent) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("sent")
 }
 
-// A mistake in the options panics on every request, also after somebody has recovered from the first panic: no request goes out unlimited.
+// A mistake in the options panics on every request, also after somebody has recovered from the first panic: no request
+// goes out unlimited.
 func TestTransportWithMistakesSendsNothing(t *testing.T) {
 	tr := &httplimit.Transport{Base: neverSent{t}, Decider: &gatetest.Decider{}, Domain: ""}
 	for i := range 3 {

@@ -31,8 +31,8 @@ func (k Key) Or(value string) Key {
 	return k
 }
 
-// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis keys, in logs
-// and in the console.
+// Hashed returns the same key with its values hashed. Use it for secrets, such as API keys: values appear in Redis
+// keys, in logs and in the console.
 func (k Key) Hashed() Key {
 	k.entry.Hash = true
 	return k
@@ -62,17 +62,19 @@ func Host(key string) Key {
 	})
 }
 
-// Path takes the path as the handler sees it, without the query. The client chooses it, and can choose another path with the same
-// meaning, such as one with an extra slash. Prefer Pattern if there is a http.ServeMux.
+// Path takes the path as the handler sees it, without the query. The client chooses it, and can choose another path
+// with the same meaning, such as one with an extra slash. Prefer Pattern if there is a http.ServeMux.
 func Path(key string) Key {
 	return Func(key, func(r *http.Request) (string, bool) { return r.URL.Path, true })
 }
 
-// Pattern takes the pattern that the request matches, such as "GET /users/{id}". It comes from Options.Mux, from the next handler
-// if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no pattern have no value.
+// Pattern takes the pattern that the request matches, such as "GET /users/{id}". It comes from Options.Mux, from the
+// next handler if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no
+// pattern have no value.
 //
-// Of other routers it knows nothing, unless they set http.Request.Pattern before they call the middleware: echo does. Above the routes of chi all
-// requests would have no value, and share one counter with Or: examples/routers has the lines for chi, gin and connect.
+// Of other routers it knows nothing, unless they set http.Request.Pattern before they call the middleware: echo does.
+// Above the routes of chi all requests would have no value, and share one counter with Or: examples/routers has the
+// lines for chi, gin and connect.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
@@ -84,13 +86,13 @@ func Pattern(key string) Key {
 	}}
 }
 
-// RemoteAddress takes the address of the client. Without trusted networks it is the peer of the connection. If the peer is in a
-// trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not in a trusted
-// network is the client's. The client may have forged the addresses before it. If an element is no address, the client is the
-// last trusted proxy.
+// RemoteAddress takes the address of the client. Without trusted networks it is the peer of the connection. If the peer
+// is in a trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not
+// in a trusted network is the client's. The client may have forged the addresses before it. If an element is no
+// address, the client is the last trusted proxy.
 //
-// List only networks of proxies that append to X-Forwarded-For. A peer on a unix socket is trusted if any network is. An
-// IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
+// List only networks of proxies that append to X-Forwarded-For. A peer on a unix socket is trusted if any network is.
+// An IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
 func RemoteAddress(key string, trusted ...netip.Prefix) Key {
 	return Func(key, func(r *http.Request) (string, bool) {
 		a, ok := address.Client(r.RemoteAddr, r.Header["X-Forwarded-For"], trusted)
@@ -98,7 +100,8 @@ func RemoteAddress(key string, trusted ...netip.Prefix) Key {
 	})
 }
 
-// Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no value.
+// Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no
+// value.
 func Func(key string, value func(*http.Request) (string, bool)) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
 }

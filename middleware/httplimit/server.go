@@ -23,28 +23,29 @@ type Options struct {
 	// Cost returns what a request uses; nil: one hit.
 	Cost func(*http.Request) limits.Amount
 
-	// Actual returns what a request has used, once the handler has returned: status is 200 if the handler set none, and bytes is
-	// the size of the body that it wrote. A handler can pass on what it knows in a value that the request's context points to.
-	// With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
+	// Actual returns what a request has used, once the handler has returned: status is 200 if the handler set none, and
+	// bytes is the size of the body that it wrote. A handler can pass on what it knows in a value that the request's
+	// context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
 	Actual func(r *http.Request, status int, bytes int64) limits.Amount
 
-	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials have
-	// them. If the rules say which headers clients get, these are always added instead.
+	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials
+	// have them. If the rules say which headers clients get, these are always added instead.
 	Headers bool
 
-	// Denied answers a request that is denied. The headers are set; it writes status and body. d.Source is limits.FailClosed
-	// if there is no decision. Default: 429, or 503 without a decision, and a short text.
+	// Denied answers a request that is denied. The headers are set; it writes status and body. d.Source is
+	// limits.FailClosed if there is no decision. Default: 429, or 503 without a decision, and a short text.
 	Denied func(w http.ResponseWriter, r *http.Request, d limits.Decision)
 
-	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other value denies it.
+	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other
+	// value denies it.
 	OnFailure limits.OnFailure
 
 	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// New returns middleware that calls the next handler only for requests that d allows. If the rules delay a request, it waits
-// before it calls the next handler, unless the context of the request ends first.
+// New returns middleware that calls the next handler only for requests that d allows. If the rules delay a request, it
+// waits before it calls the next handler, unless the context of the request ends first.
 //
 // New panics if the options cannot be used.
 func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
@@ -70,8 +71,9 @@ func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 	}
 }
 
-// ByKey returns middleware for a limit per key, such as a ratelimit.Keyed: each value of the key has a counter of its own, responses have
-// RateLimit headers, and a denial is 429 with Retry-After. It uses New with a domain and a descriptor that a Keyed knows.
+// ByKey returns middleware for a limit per key, such as a ratelimit.Keyed: each value of the key has a counter of its
+// own, responses have RateLimit headers, and a denial is 429 with Retry-After. It uses New with a domain and a
+// descriptor that a Keyed knows.
 //
 //	perKey, err := ratelimit.NewKeyed(ratelimit.PerMinute(100))
 //	...

@@ -506,8 +506,8 @@ descriptors:
 	}
 }
 
-// A limit of requests at the same time: the middleware takes a place for each request and gives it back, even if another limit denies the
-// request or its handler panics.
+// A limit of requests at the same time: the middleware takes a place for each request and gives it back, even if
+// another limit denies the request or its handler panics.
 func TestPlaces(t *testing.T) {
 	l, err := ratelimit.New("api",
 		ratelimit.Rule{Key: "customer", Limit: ratelimit.AtOnce(1, time.Hour)},

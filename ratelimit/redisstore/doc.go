@@ -1,5 +1,5 @@
-// Package redisstore counts in Redis for a limiter of package ratelimit. Programs with the same Redis and the same key prefix share counters
-// with each other and with the service.
+// Package redisstore counts in Redis for a limiter of package ratelimit. Programs with the same Redis and the same key
+// prefix share counters with each other and with the service.
 //
 //	limiter, err := ratelimit.Open(ctx, ratelimit.Options{
 //		Domains: domains,

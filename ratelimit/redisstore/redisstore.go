@@ -29,15 +29,17 @@ const (
 	Cluster  Topology = "CLUSTER"
 )
 
-// Options say how to reach a Redis, and which keys counters have there. One of URL and Client is required. Errors name the variables of the
-// service: REDIS_URL is the field URL.
+// Options say how to reach a Redis, and which keys counters have there. One of URL and Client is required. Errors name
+// the variables of the service: REDIS_URL is the field URL.
 type Options struct {
-	// Client is a client of the program's own, instead of URL to TLS settings. A limiter connects as it does: to the same servers, with the
-	// same dialer, TLS, user and password, but with a pool of its own, so that neither waits for the other. Other settings of the client
-	// do not count, nor do its hooks and OnConnect. Keep it open until the limiter is closed: a client with sentinels finds the primary.
+	// Client is a client of the program's own, instead of URL to TLS settings. A limiter connects as it does: to the same
+	// servers, with the same dialer, TLS, user and password, but with a pool of its own, so that neither waits for the
+	// other. Other settings of the client do not count, nor do its hooks and OnConnect. Keep it open until the limiter is
+	// closed: a client with sentinels finds the primary.
 	//
 	// Only a type that go-redis does not define is used as it is. It loses a connection to each limiter, which waits for
-	// messages; while Redis hangs, each decision waits for its Timeout; and what Redis sends is not bounded. A Ring is an error.
+	// messages; while Redis hangs, each decision waits for its Timeout; and what Redis sends is not bounded. A Ring is an
+	// error.
 	Client goredis.UniversalClient
 
 	// URL is host:port, redis://host:port/db, rediss://host:port (TLS), or the path of a unix socket. For Sentinel it is
@@ -57,7 +59,8 @@ type Options struct {
 	PoolSize int           // most connections; on a cluster, to each node. Default 10
 	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
 
-	// KeyPrefix begins every counter's key. Processes that share counters need the same one; it is CACHE_KEY_PREFIX of the service.
+	// KeyPrefix begins every counter's key. Processes that share counters need the same one; it is CACHE_KEY_PREFIX of the
+	// service.
 	KeyPrefix string
 
 	// LyftKeys gives counters the keys of envoyproxy/ratelimit, as REDIS_KEY_FORMAT=lyft of the service does.
@@ -69,13 +72,14 @@ type Options struct {
 
 const defaultTimeout = time.Second
 
-// New returns a store for Options.Store of package ratelimit. ratelimit.Open reports what is wrong with its options, and connects. Each
-// limiter has connections of its own: at most PoolSize for decisions, two that learn of resets by other processes, and up to four for
-// overrides.
+// New returns a store for Options.Store of package ratelimit. ratelimit.Open reports what is wrong with its options,
+// and connects. Each limiter has connections of its own: at most PoolSize for decisions, two that learn of resets by
+// other processes, and up to four for overrides.
 //
-// A limiter with a single Redis has six goroutines while nothing is decided: two send decisions, and there are more only while more round trips
-// are in flight; two send and receive resets and refunds; one counts the processes that share the Redis; one gives back unused permits of
-// leases. With overrides and a directory of rules there is one more each. All of them end with Close.
+// A limiter with a single Redis has six goroutines while nothing is decided: two send decisions, and there are more
+// only while more round trips are in flight; two send and receive resets and refunds; one counts the processes that
+// share the Redis; one gives back unused permits of leases. With overrides and a directory of rules there is one more
+// each. All of them end with Close.
 func New(o Options) *ratelimit.Store { return &ratelimit.Store{Open: o.open} }
 
 func (o *Options) open(tasks *parts.Tasks, s parts.StoreOptions) (*parts.Counters, error) {
@@ -84,7 +88,8 @@ func (o *Options) open(tasks *parts.Tasks, s parts.StoreOptions) (*parts.Counter
 		return nil, err
 	}
 	counters, err := assembly.Open(tasks, assembly.Options{
-		MaxCounters: s.MaxCounters, Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys, LyftJitter: redis.DefaultLyftJitter, Logger: s.Logger,
+		MaxCounters: s.MaxCounters, Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.LyftKeys,
+		LyftJitter: redis.DefaultLyftJitter, Logger: s.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redisstore: %w", err)

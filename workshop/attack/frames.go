@@ -32,7 +32,8 @@ type habits struct {
 	elsewhere  bool // has an address that the victim does not share
 }
 
-// connect makes a connection that ends with ctx, from an address that the victim does not share if it is from elsewhere.
+// connect makes a connection that ends with ctx, from an address that the victim does not share if it is from
+// elsewhere.
 func connect(ctx context.Context, at string, elsewhere bool) (net.Conn, error) {
 	var d net.Dialer
 	if elsewhere {

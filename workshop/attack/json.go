@@ -14,7 +14,8 @@ import (
 // post is a request to /json with a body of size bytes that begins with text.
 func post(size int, text string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "POST /json HTTP/1.1\r\nHost: attack\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", size, text)
+	fmt.Fprintf(&b,
+		"POST /json HTTP/1.1\r\nHost: attack\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", size, text)
 	return b.Bytes()
 }
 

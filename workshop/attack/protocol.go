@@ -93,8 +93,8 @@ func headerBomb(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// hpackBomb puts a long field into the table of each connection and begins calls that refer to it as often as the bound of
-// 256 KiB allows, or twice as often. The order of the fields changes, so that no two blocks are the same.
+// hpackBomb puts a long field into the table of each connection and begins calls that refer to it as often as the bound
+// of 256 KiB allows, or twice as often. The order of the fields changes, so that no two blocks are the same.
 func hpackBomb(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {
 		if c.Stream == 0 {

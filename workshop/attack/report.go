@@ -17,7 +17,9 @@ const mostUncounted = 32 << 20
 // report prints the table.
 func report(out io.Writer, all []*outcome) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "\n| attack\t| RSS idle\t| highest\t| at the end\t| heap idle\t| attacked\t| of clients\t| victim\t| p99 before\t| during\t| after\t| answered during\t| recovery\t|")
+	fmt.Fprintln(w,
+		"\n| attack\t| RSS idle\t| highest\t| at the end\t| heap idle\t| attacked\t| of clients\t| victim\t| p99 before\t| "+
+			"during\t| after\t| answered during\t| recovery\t|")
 	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
 	for _, r := range all {
 		for _, v := range r.victims {
@@ -26,7 +28,8 @@ func report(out io.Writer, all []*outcome) error {
 				recovery = v.recovery.String()
 			}
 			fmt.Fprintf(w, "| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %.1f %%\t| %s\t|\n",
-				r.scenario.name, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.own.live), megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
+				r.scenario.name, megabytes(r.idle), megabytes(r.peak), megabytes(r.left), megabytes(r.own.live),
+				megabytes(r.kept.live), megabytes(r.kept.clients), v.name,
 				short(v.before.p99), short(v.during.p99), short(v.after.p99), 100*v.during.answered, recovery)
 		}
 	}
@@ -37,12 +40,12 @@ func megabytes(n int64) string { return fmt.Sprintf("%d MB", n>>20) }
 
 func short(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
 
-// leastAnswered is the part of a victim's calls that is answered during an attack. A second and a half is too short for it: a new
-// connection replaces only one that is a second old.
+// leastAnswered is the part of a victim's calls that is answered during an attack. A second and a half is too short for
+// it: a new connection replaces only one that is a second old.
 const leastAnswered = 0.9
 
-// verdict returns what makes an attack a failure: memory, a server that ended, calls without an answer. Latency is no part
-// of it, because it depends on the machine.
+// verdict returns what makes an attack a failure: memory, a server that ended, calls without an answer. Latency is no
+// part of it, because it depends on the machine.
 func (r *outcome) verdict(short bool) error {
 	failed := []error{r.ended}
 	say := func(format string, args ...any) {

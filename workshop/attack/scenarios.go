@@ -53,8 +53,9 @@ func scenarios() []*scenario {
 			does: func(short bool) string {
 				return fmt.Sprintf("new keys at full speed; the server keeps %d counters", few(short, 20_000, 200_000))
 			},
-			victims: append(steady(), &victim{name: "new counters", rate: 50, value: func(n int) string { return fmt.Sprint("new", n) }}),
-			attack:  newKeys,
+			victims: append(steady(), &victim{name: "new counters", rate: 50,
+				value: func(n int) string { return fmt.Sprint("new", n) }}),
+			attack: newKeys,
 		},
 		{
 			name: "streams", args: none, victims: steady(),
@@ -70,16 +71,19 @@ func scenarios() []*scenario {
 			does:   fixed("one connection with 100,000 calls that never send a message"),
 			attack: func(ctx context.Context, at string, _ bool) error { return openStreams(ctx, at, 1, 100_000) },
 		},
-		{name: "never-reads", args: none, victims: steady(), does: fixed("one connection, calls at full speed, no answer is read"), attack: neverRead},
+		{name: "never-reads", args: none, victims: steady(),
+			does: fixed("one connection, calls at full speed, no answer is read"), attack: neverRead},
 		{name: "flood", args: none, victims: steady(), does: fixed("8 connections, calls at full speed"), attack: flood},
 		{
 			name: "idle-connections", args: func(short bool) []string {
 				return []string{fmt.Sprint("--max-connections=", few(short, 1_000, 10_000))}
 			},
 			does: func(short bool) string {
-				return fmt.Sprintf("%d connections without a call, all that the server takes; the victim connects anew for every call", few(short, 1_000, 10_000))
+				return fmt.Sprintf("%d connections without a call, all that the server takes; the victim connects anew "+
+					"for every call", few(short, 1_000, 10_000))
 			},
-			victims: []*victim{{name: "new connections", rate: 20, anew: true, value: func(n int) string { return fmt.Sprint("old", n%100) }}},
+			victims: []*victim{{name: "new connections", rate: 20, anew: true,
+				value: func(n int) string { return fmt.Sprint("old", n%100) }}},
 			attack: func(ctx context.Context, at string, short bool) error {
 				return idle(ctx, at, few(short, 1_000, 10_000))
 			},
@@ -87,7 +91,8 @@ func scenarios() []*scenario {
 		{
 			name: "idle-and-endless", args: none, victims: steady(),
 			does: func(short bool) string {
-				return fmt.Sprintf("%d connections without a call, and on %d more messages of 4 MiB whose end never comes", few(short, 1_000, 10_000), few(short, 20, 100))
+				return fmt.Sprintf("%d connections without a call, and on %d more messages of 4 MiB whose end never comes",
+					few(short, 1_000, 10_000), few(short, 20, 100))
 			},
 			attack: func(ctx context.Context, at string, short bool) error {
 				var both sync.WaitGroup
@@ -101,14 +106,23 @@ func scenarios() []*scenario {
 			does: func(short bool) string {
 				return fmt.Sprintf("%d connections over HTTP that make one request", few(short, 1_000, 10_000))
 			},
-			victims: []*victim{{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}},
+			victims: []*victim{{name: "json", json: true, rate: 50,
+				value: func(n int) string { return fmt.Sprint("old", n%100) }}},
 		},
-		{name: "rapid-reset", args: none, victims: steady(), does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
-		{name: "settings", args: none, victims: steady(), does: fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"), attack: settingsFlood},
-		{name: "ping", args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"), attack: pingFlood},
-		{name: "windows", args: none, victims: steady(), does: fixed("8 connections with 1,000 answers each that wait, and WINDOW_UPDATE frames of one byte at full speed"), attack: windowFlood},
-		{name: "headers", args: none, victims: steady(), does: fixed("8 connections, calls with 240 KiB of header fields that never send a message"), attack: headerBomb},
-		{name: "hpack", args: none, victims: steady(), does: fixed("8 connections, header blocks of 200 bytes that stand for 240 or 480 KiB"), attack: hpackBomb},
+		{name: "rapid-reset", args: none, victims: steady(),
+			does: fixed("8 connections, calls at full speed that are reset at once"), attack: rapidReset},
+		{name: "settings", args: none, victims: steady(),
+			does:   fixed("8 connections with 1,000 open calls each, whose windows change 2,000 times in each SETTINGS frame"),
+			attack: settingsFlood},
+		{name: "ping", args: none, victims: steady(), does: fixed("8 connections, PING frames at full speed"),
+			attack: pingFlood},
+		{name: "windows", args: none, victims: steady(),
+			does:   fixed("8 connections with 1,000 answers each that wait, and WINDOW_UPDATE frames of one byte at full speed"),
+			attack: windowFlood},
+		{name: "headers", args: none, victims: steady(),
+			does: fixed("8 connections, calls with 240 KiB of header fields that never send a message"), attack: headerBomb},
+		{name: "hpack", args: none, victims: steady(),
+			does: fixed("8 connections, header blocks of 200 bytes that stand for 240 or 480 KiB"), attack: hpackBomb},
 		{
 			name: "zero-window", args: none, victims: steady(), attack: zeroWindow,
 			does: func(short bool) string {
@@ -127,42 +141,55 @@ func scenarios() []*scenario {
 				return fmt.Sprintf("%d connections, messages of 4 MiB whose end never comes", few(short, 20, 100))
 			},
 		},
-		{name: "gzip", args: none, victims: steady(), does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
-		{name: "continuation", args: none, victims: steady(), does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
+		{name: "gzip", args: none, victims: steady(),
+			does: fixed("8 connections, messages of 4 KB that are 4 MB when they are decompressed"), attack: zipBomb},
+		{name: "continuation", args: none, victims: steady(),
+			does: fixed("8 connections with a header block in endless CONTINUATION frames"), attack: continuation},
 		{
 			name: "json", http: true, args: none, attack: jsonFlood,
 			does: func(short bool) string {
-				return fmt.Sprintf("/json: 8 connections with small bodies at full speed, 16 with bodies of 4 MB, and %d with bodies of 60 KB whose end never comes", few(short, 500, 2_000))
+				return fmt.Sprintf("/json: 8 connections with small bodies at full speed, 16 with bodies of 4 MB, and %d with "+
+					"bodies of 60 KB whose end never comes", few(short, 500, 2_000))
 			},
-			victims: append(steady(), &victim{name: "json", json: true, rate: 50, value: func(n int) string { return fmt.Sprint("old", n%100) }}),
+			victims: append(steady(), &victim{name: "json", json: true, rate: 50,
+				value: func(n int) string { return fmt.Sprint("old", n%100) }}),
 		},
-		{name: "watches", args: none, victims: steady(), attack: watches, does: fixed("12 connections x 1,000 watches of health that stay open")},
+		{name: "watches", args: none, victims: steady(), attack: watches,
+			does: fixed("12 connections x 1,000 watches of health that stay open")},
 		{
-			name: "reflection", args: func(bool) []string { return []string{"--grpc-reflection"} }, victims: steady(), attack: reflections,
-			does: fixed("4 connections x 1,000 streams of reflection; the windows for the answers stay closed"),
+			name: "reflection", args: func(bool) []string { return []string{"--grpc-reflection"} }, victims: steady(),
+			attack: reflections,
+			does:   fixed("4 connections x 1,000 streams of reflection; the windows for the answers stay closed"),
 		},
 		{
 			name: "batches", args: none, victims: steady(), attack: batches,
 			does: func(short bool) string {
-				return fmt.Sprintf("%d connections, batches of 25,600 descriptors that are a few KB of gzip; the windows for the answers stay closed", few(short, 20, 100))
+				return fmt.Sprintf("%d connections, batches of 25,600 descriptors that are a few KB of gzip; the windows for the "+
+					"answers stay closed", few(short, 20, 100))
 			},
 		},
 		{
 			name: "reservations", args: none, victims: steady(), attack: reservations,
 			does: func(short bool) string {
-				return fmt.Sprintf("%d connections, requests for reservations at full speed, no answer is read", few(short, 20, 100))
+				return fmt.Sprintf("%d connections, requests for reservations at full speed, no answer is read",
+					few(short, 20, 100))
 			},
 		},
-		{name: "other-headers", args: none, victims: steady(), attack: otherHeaders, does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
-		{name: "quota-ids", args: none, victims: steady(), attack: quotaIDs, does: fixed("one quota stream that reports buckets with ids of 60 KB")},
-		{name: "quota-unread", args: none, victims: steady(), attack: quotaUnread, does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
+		{name: "other-headers", args: none, victims: steady(), attack: otherHeaders,
+			does: fixed("8 connections, calls of a method that does not exist, with 7,000 header fields and no message")},
+		{name: "quota-ids", args: none, victims: steady(), attack: quotaIDs,
+			does: fixed("one quota stream that reports buckets with ids of 60 KB")},
+		{name: "quota-unread", args: none, victims: steady(), attack: quotaUnread,
+			does: fixed("20 connections x 20 quota streams x 1,000 buckets; no answer is read")},
 		{
 			name: "quota-zero", args: none, victims: steady(), attack: quotaZero,
 			does: func(short bool) string {
-				return fmt.Sprintf("%d connections, quota streams of 1,000 buckets again and again; the windows for the answers stay closed", few(short, 4, 20))
+				return fmt.Sprintf("%d connections, quota streams of 1,000 buckets again and again; the windows for the answers "+
+					"stay closed", few(short, 4, 20))
 			},
 		},
-		{name: "regex", args: none, rules: expressions(50), victims: steady(), does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
+		{name: "regex", args: none, rules: expressions(50), victims: steady(),
+			does: fixed("50 expressions; calls of 3.8 MB with values of 8 KB, one after another"), attack: regex},
 	}
 }
 
@@ -171,7 +198,9 @@ func expressions(n int) string {
 	var b strings.Builder
 	b.WriteString("domain: attack\ndescriptors:\n  - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - {key: path, value_regex: \"(/[a-z0-9]+)*/(x|y|z)?%d(/[a-z]*)+end\", rate_limit: {unit: second, requests_per_unit: 50}}\n", i)
+		fmt.Fprintf(&b,
+			"  - {key: path, value_regex: \"(/[a-z0-9]+)*/(x|y|z)?%d(/[a-z]*)+end\", rate_limit: {unit: second, "+
+				"requests_per_unit: 50}}\n", i)
 	}
 	return b.String()
 }
@@ -228,7 +257,8 @@ func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome,
 	if s.http {
 		at = server.http
 	}
-	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", at, "-for", (p.during + stopped).String(), fmt.Sprintf("-short=%v", o.short))
+	attacker := exec.CommandContext(ctx, os.Args[0], "-attack", s.name, "-at", at, "-for", (p.during + stopped).String(),
+		fmt.Sprintf("-short=%v", o.short))
 	attacker.Stderr = os.Stderr
 	attacked := time.Now()
 	if err := attacker.Start(); err != nil {
@@ -254,7 +284,8 @@ func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome,
 	}
 	for i, v := range s.victims {
 		c := &seen[i]
-		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over), after: c.between(released, end)}
+		one := victimOutcome{name: v.name, before: c.between(began, attacked), during: c.between(attacked, over),
+			after: c.between(released, end)}
 		one.recovery, one.recovered = c.recovered(released, end, one.before.p99)
 		r.victims = append(r.victims, one)
 	}
@@ -264,8 +295,8 @@ func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome,
 // stopped is how long an attacker lives on at most that is stopped.
 const stopped = 30 * time.Second
 
-// stop ends an attack. The attacker is stopped first, with its connections open: so the heap and the gauges of the server are of one
-// moment.
+// stop ends an attack. The attacker is stopped first, with its connections open: so the heap and the gauges of the
+// server are of one moment.
 func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server) (_ *kept, err error) {
 	defer func() {
 		_ = attacker.Process.Kill()

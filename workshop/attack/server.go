@@ -20,7 +20,8 @@ import (
 
 // build builds the server into a directory.
 func build(ctx context.Context, dir string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator), "github.com/ratelimitd/ratelimitd/cmd/ratelimitd")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+string(filepath.Separator),
+		"github.com/ratelimitd/ratelimitd/cmd/ratelimitd")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the server: %w\n%s", err, output)
 	}
@@ -54,7 +55,8 @@ descriptors:
 func start(ctx context.Context, binary, dir, rules string, args []string) (*server, error) {
 	folder := filepath.Join(dir, "rules")
 	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755),
-		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600), os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
+		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600),
+		os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
 		return nil, fmt.Errorf("write rules: %w", err)
 	}
 	s := &server{ended: make(chan struct{})}
@@ -139,7 +141,8 @@ func (s *server) watch(ctx context.Context) {
 	}
 }
 
-// settle waits until the server has worked on what has arrived: it uses less than a fifth of a processor, as for the victim.
+// settle waits until the server has worked on what has arrived: it uses less than a fifth of a processor, as for the
+// victim.
 func (s *server) settle(ctx context.Context) {
 	const step, ticks = 250 * time.Millisecond, 100 // of the kernel, in a second
 	used := func() (n int64) {
@@ -162,7 +165,8 @@ func (s *server) settle(ctx context.Context) {
 	}
 }
 
-// measure collects the garbage and returns what is kept then. profile gets the server's heap profile; nil: it is not kept.
+// measure collects the garbage and returns what is kept then. profile gets the server's heap profile; nil: it is not
+// kept.
 func (s *server) measure(ctx context.Context, profile io.Writer) (*kept, error) {
 	if profile == nil {
 		profile = io.Discard

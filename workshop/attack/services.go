@@ -62,7 +62,8 @@ func reflections(ctx context.Context, at string, _ bool) error {
 	ask := mustMarshal(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
 		FileContainingSymbol: "envoy.service.ratelimit.v3.RateLimitService",
 	}})
-	return openOnce(ctx, at, 4, habits{zeroWindow: true}, reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, ask, ask)
+	return openOnce(ctx, at, 4, habits{zeroWindow: true},
+		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, ask, ask)
 }
 
 // batches sends messages of a few KB that are 100 requests of 256 descriptors each, and never lets an answer be sent.
@@ -170,7 +171,8 @@ func usage(value string) *quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage {
 // report writes the report of one bucket into the buffer.
 func (c *client) report(n int, long string) {
 	m := mustMarshal(&quotav3.RateLimitQuotaUsageReports{
-		Domain: "attack", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{usage(fmt.Sprint(n, long))},
+		Domain: "attack", BucketQuotaUsages: []*quotav3.RateLimitQuotaUsageReports_BucketQuotaUsage{usage(fmt.Sprint(n,
+			long))},
 	})
 	c.sendPart(len(m), m, false)
 }

@@ -22,8 +22,9 @@ func encryption(prefix string) (settings []string, config *tls.Config, err error
 		return nil, nil, fmt.Errorf("make a key: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -49,7 +50,9 @@ func encryption(prefix string) (settings []string, config *tls.Config, err error
 	authority := x509.NewCertPool()
 	authority.AppendCertsFromPEM(certPEM)
 	return []string{
-		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + certFile, "GRPC_SERVER_TLS_KEY=" + keyFile,
-		"GRPC_CLIENT_TLS_CACERT=" + certFile, "GRPC_CLIENT_TLS_SAN=" + name,
-	}, &tls.Config{ServerName: name, Certificates: []tls.Certificate{pair}, RootCAs: authority, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS13}, nil
+			"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + certFile, "GRPC_SERVER_TLS_KEY=" + keyFile,
+			"GRPC_CLIENT_TLS_CACERT=" + certFile, "GRPC_CLIENT_TLS_SAN=" + name,
+		}, &tls.Config{ServerName: name, Certificates: []tls.Certificate{pair}, RootCAs: authority,
+			NextProtos: []string{"h2"},
+			MinVersion: tls.VersionTLS13}, nil
 }

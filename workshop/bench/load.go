@@ -128,7 +128,8 @@ type connection struct {
 	latency  *hdrhistogram.Histogram
 }
 
-func dial(ctx context.Context, address string, encryption *tls.Config, inFlight int, p *payload, seed uint64) (*connection, error) {
+func dial(ctx context.Context, address string, encryption *tls.Config, inFlight int, p *payload,
+	seed uint64) (*connection, error) {
 	connect := new(net.Dialer).DialContext
 	if encryption != nil {
 		connect = (&tls.Dialer{Config: encryption}).DialContext
@@ -174,7 +175,8 @@ func (c *connection) encodeHeaders(authority string) {
 		c.first, c.repeated = envoytest.Calls(c.payload.tracing, path, authority)
 		return
 	}
-	fields := http2test.Fields(path, append([]string{":authority", authority, "user-agent", "ratelimitd-bench"}, c.payload.headers...)...)
+	fields := http2test.Fields(path, append([]string{":authority", authority, "user-agent", "ratelimitd-bench"},
+		c.payload.headers...)...)
 	c.first, c.repeated = [][]byte{c.Encode(fields...)}, [][]byte{c.Encode(fields...)}
 }
 

@@ -52,9 +52,13 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "targets to measure, by id, comma-separated; all if empty")
 	flag.Float64Var(&o.rate, "rate", 0, "measure again in an open loop at this rate, in calls per second; 0: do not")
 	flag.StringVar(&o.half, "half", "", "the same, with half of what the target with this id reached")
-	flag.BoolVar(&o.reserving, "reservations", false, "measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
-	flag.StringVar(&o.shaped, "shapes", "", "measure loads as production has them, those whose names match this regular expression; . for all")
-	flag.StringVar(&o.other, "other", "", "with -shapes: a program that reads the same rules and settings, such as a build of envoyproxy/ratelimit, to measure in the same rounds")
+	flag.BoolVar(&o.reserving, "reservations", false,
+		"measure what a reservation with its commit costs, and a check with a charge, as a number of plain decisions")
+	flag.StringVar(&o.shaped, "shapes", "",
+		"measure loads as production has them, those whose names match this regular expression; . for all")
+	flag.StringVar(&o.other, "other", "",
+		"with -shapes: a program that reads the same rules and settings, such as a build of envoyproxy/ratelimit, to "+
+			"measure in the same rounds")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -178,7 +182,8 @@ func measure(ctx context.Context, t *target, o *options, p *payload) (measuremen
 }
 
 // measureLoad loads a target once with run.
-func measureLoad(ctx context.Context, t *target, o *options, p *payload, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
+func measureLoad(ctx context.Context, t *target, o *options, p *payload,
+	run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
 	l, err := dialLoad(ctx, t.peers, o.connections, o.inFlight, p)
 	if err != nil {
 		return measurement{}, err
@@ -188,7 +193,8 @@ func measureLoad(ctx context.Context, t *target, o *options, p *payload, run fun
 }
 
 // measureWith loads a target once, over open connections.
-func measureWith(t *target, o *options, l *load, run func(*load, time.Duration) (loadResult, error)) (measurement, error) {
+func measureWith(t *target, o *options, l *load, run func(*load, time.Duration) (loadResult,
+	error)) (measurement, error) {
 	if o.warmup > 0 {
 		if _, err := run(l, o.warmup); err != nil {
 			return measurement{}, err

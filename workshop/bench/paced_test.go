@@ -10,7 +10,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// An open loop sends at its rate, whether the server keeps up or not. Lateness counts from the moment at which a request was due.
+// An open loop sends at its rate, whether the server keeps up or not. Lateness counts from the moment at which a
+// request was due.
 func TestPacedLoad(t *testing.T) {
 	const rate, second = 400, time.Second
 	address, _ := serve(t, allow)

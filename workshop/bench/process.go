@@ -77,7 +77,8 @@ func (p *process) read(from io.Reader) {
 			GRPC    string
 			HTTP    string
 		}
-		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") && line.GRPC != "" && p.http == "" {
+		if json.Unmarshal(lines.Bytes(), &line) == nil && (line.Msg == "listening" || line.Message == "listening") &&
+			line.GRPC != "" && p.http == "" {
 			p.http = line.HTTP
 			select {
 			case p.listen <- line.GRPC:
@@ -124,8 +125,8 @@ func (p *process) stop() error {
 	}
 }
 
-// startRedis starts a redis-server without persistence on the load generator's cores, perhaps as a node of a cluster, and waits until it
-// answers.
+// startRedis starts a redis-server without persistence on the load generator's cores, perhaps as a node of a cluster,
+// and waits until it answers.
 func startRedis(ctx context.Context, dir string, cores cores, cluster bool) (*process, string, error) {
 	binary, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -204,7 +205,8 @@ func joinCluster(ctx context.Context, nodes []store) error {
 		}
 	}
 	for _, n := range nodes {
-		for state := ""; !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d", len(nodes))); {
+		for state := ""; !strings.Contains(state, "cluster_state:ok") ||
+			!strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d", len(nodes))); {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

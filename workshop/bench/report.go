@@ -81,7 +81,9 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 	}
 
 	var notes strings.Builder
-	fmt.Fprintf(out, "\nMedians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys; %d descriptor(s) a request.\n",
+	fmt.Fprintf(out,
+		"\nMedians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys; %d descriptor(s) "+
+			"a request.\n",
 		o.rounds, o.duration, o.connections, o.inFlight, o.keys, o.descriptors)
 	if len(cores.server) == 0 {
 		fmt.Fprintln(out, "Nothing is bound to cores: the servers and the load generator compete.")
@@ -92,7 +94,8 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, "|\t"+strings.Join(cells, "\t|\t")+"\t|") }
-	row("", "target", "decisions/s", "server us", "Redis us", "p50 ms", "p99 ms", "rate to ("+baseline+")", "server CPU to ("+baseline+")")
+	row("", "target", "decisions/s", "server us", "Redis us", "p50 ms", "p99 ms", "rate to ("+baseline+")",
+		"server CPU to ("+baseline+")")
 	row("---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
 	for i, t := range targets {
 		s := sums[i]
@@ -106,7 +109,9 @@ func report(out io.Writer, o *options, cores cores, targets []*target) error {
 		row(t.id, t.name, fmt.Sprintf("%.0f", s.rate), fmt.Sprintf("%.2f", s.server), store,
 			fmt.Sprintf("%.2f", s.p50), fmt.Sprintf("%.2f", s.p99), rate, cpu)
 		if s.busy >= saturated {
-			fmt.Fprintf(&notes, "(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU figures stand.\n",
+			fmt.Fprintf(&notes,
+				"(%s): the cores of the load generator and Redis were busy %.0f %% of the time and bound the throughput; the CPU "+
+					"figures stand.\n",
 				t.id, 100*s.busy)
 		}
 	}

@@ -87,7 +87,10 @@ func measureReservations(ctx context.Context, o *options, targets []*target) ([]
 	for round := range o.rounds {
 		for i := range all {
 			i = (i + round) % len(all)
-			m, err := measureWith(all[i].target, o, loads[i], func(l *load, d time.Duration) (loadResult, error) { return l.run(ctx, d) })
+			m, err := measureWith(all[i].target, o, loads[i], func(l *load, d time.Duration) (loadResult,
+				error) {
+				return l.run(ctx, d)
+			})
 			if err != nil {
 				return nil, fmt.Errorf("measure %s, %s: %w", all[i].target.name, all[i].name, err)
 			}
@@ -127,17 +130,22 @@ func commitsMet(ctx context.Context, metrics string) error {
 	}
 	committed, unknown := counts["committed"], counts["unknown"]
 	if committed == 0 || unknown*1000 > committed {
-		return fmt.Errorf("%.0f commits found their reservation and %.0f did not: the figures do not show what reservations cost", committed, unknown)
+		return fmt.Errorf("%.0f commits found their reservation and %.0f did not: the figures do not show what "+
+			"reservations cost", committed, unknown)
 	}
 	return nil
 }
 
-// reportReservations prints what each load costs, and how many plain decisions on the same target cost as much. It compares
-// within each round, because other work on the machine changes least within a round.
+// reportReservations prints what each load costs, and how many plain decisions on the same target cost as much. It
+// compares within each round, because other work on the machine changes least within a round.
 func reportReservations(out io.Writer, o *options, loads []*stepLoad) error {
-	fmt.Fprintf(out, "\nCPU of the server and of Redis, user and system; medians of %d interleaved rounds of %v; %d connections x %d calls in flight; %d keys.\n",
+	fmt.Fprintf(out,
+		"\nCPU of the server and of Redis, user and system; medians of %d interleaved rounds of %v; %d connections x %d "+
+			"calls in flight; %d keys.\n",
 		o.rounds, o.duration, o.connections, o.inFlight, o.keys)
-	fmt.Fprintf(out, "decisions: how many plain decisions cost as much CPU in both together. half of the rounds: the range of the middle half.\n\n")
+	fmt.Fprintf(out,
+		"decisions: how many plain decisions cost as much CPU in both together. half of the rounds: the range of the "+
+			"middle half.\n\n")
 
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, "|\t"+strings.Join(cells, "\t|\t")+"\t|") }

@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
-// shape is a load as production has it: calm, from many callers, with Envoy's headers, on many rules, on several replicas.
+// shape is a load as production has it: calm, from many callers, with Envoy's headers, on many rules, on several
+// replicas.
 type shape struct {
 	name        string
 	connections int     // 0: as -connections says
@@ -53,8 +54,8 @@ type shapeRun struct {
 	rounds []measurement
 }
 
-// shapeTargets returns the first shape and those whose names match a regular expression, each in memory, on Redis and, unless it is
-// empty, in the other program, and the targets that they need.
+// shapeTargets returns the first shape and those whose names match a regular expression, each in memory, on Redis and,
+// unless it is empty, in the other program, and the targets that they need.
 func shapeTargets(names, other string) (targets []*target, runs []*shapeRun, err error) {
 	matching, err := regexp.Compile(names)
 	if err != nil {
@@ -126,9 +127,13 @@ func (r *shapeRun) measure(ctx context.Context, o options, half float64) (measur
 
 // reportShapes prints a row for each shape, in memory and on Redis.
 func reportShapes(out io.Writer, o *options, cores cores, runs []*shapeRun) error {
-	fmt.Fprintf(out, "\nMedians of %d interleaved rounds of %v; %d connections x %d calls in flight, unless the shape says else; %d keys; %d descriptor(s) a request.\n",
+	fmt.Fprintf(out,
+		"\nMedians of %d interleaved rounds of %v; %d connections x %d calls in flight, unless the shape says else; %d "+
+			"keys; %d descriptor(s) a request.\n",
 		o.rounds, o.duration, o.connections, o.inFlight, o.keys, o.descriptors)
-	fmt.Fprintf(out, "to full load: the CPU of the server and of Redis, per decision, as a number of those of the first shape in the same round.\n\n")
+	fmt.Fprintf(out,
+		"to full load: the CPU of the server and of Redis, per decision, as a number of those of the first shape in the "+
+			"same round.\n\n")
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
 	row := func(cells ...string) { fmt.Fprintln(w, "|\t"+strings.Join(cells, "\t|\t")+"\t|") }
 	row("shape", "counts in", "decisions/s", "server us", "Redis us", "Redis trips", "p50 ms", "p99 ms", "to full load")

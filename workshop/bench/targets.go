@@ -115,10 +115,11 @@ func (t *target) start(ctx context.Context, dir string, o *options, cores cores)
 	return nil
 }
 
-// startOther starts the other program on free ports, and waits until it answers on the first. Settings that are given twice have
-// the last value.
+// startOther starts the other program on free ports, and waits until it answers on the first. Settings that are given
+// twice have the last value.
 func (t *target) startOther(ctx context.Context, env []string, dir string, cores cores) error {
-	env = append(slices.Clip(env), "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=rules-"+t.id, "RUNTIME_WATCH_ROOT=false", "USE_STATSD=false", "LOG_LEVEL=error")
+	env = append(slices.Clip(env), "RUNTIME_ROOT="+dir, "RUNTIME_APPDIRECTORY=rules-"+t.id, "RUNTIME_WATCH_ROOT=false",
+		"USE_STATSD=false", "LOG_LEVEL=error")
 	address := ""
 	for _, setting := range []string{"DEBUG_PORT", "PORT", "GRPC_PORT"} {
 		at, port, err := freePort()
@@ -207,8 +208,8 @@ func (t *target) cpu() (c cpuTimes, err error) {
 	return c, err
 }
 
-// writeRules writes a directory with one file: a limit for each descriptor, or for each value of it, that is never reached. If the target
-// holds reservations, there is one more rule for them.
+// writeRules writes a directory with one file: a limit for each descriptor, or for each value of it, that is never
+// reached. If the target holds reservations, there is one more rule for them.
 func writeRules(dir string, t *target, descriptors int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain: %s\ndescriptors:\n", domain)
@@ -226,7 +227,8 @@ func writeRules(dir string, t *target, descriptors int) error {
 		}
 	}
 	if t.holds {
-		fmt.Fprintf(&b, "  - key: %s\n    reservations: true\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n", reservedKey)
+		fmt.Fprintf(&b, "  - key: %s\n    reservations: true\n    rate_limit: {unit: hour, requests_per_unit: 4000000000}\n",
+			reservedKey)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fmt.Errorf("make the rule directory: %w", err)

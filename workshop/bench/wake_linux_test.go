@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Timers of an idle process are precise to much less than a millisecond. The best of many counts, because the machine may be busy.
+// Timers of an idle process are precise to much less than a millisecond. The best of many counts, because the machine
+// may be busy.
 func TestWakeEvery(t *testing.T) {
 	stop, err := wakeEvery(timerLateness)
 	if err != nil {

@@ -116,7 +116,8 @@ func allShown(t *testing.T) []shown {
 		t.Fatalf("only %d pairs of rules and actions on pages", len(all))
 	}
 	walk(t, "../../config", ".yaml", func(name, text string) {
-		if strings.HasSuffix(name, "_test.yaml") || strings.Contains(text, "\nquota_buckets:") { // the filter of RLQS has no actions
+		// the filter of RLQS has no actions
+		if strings.HasSuffix(name, "_test.yaml") || strings.Contains(text, "\nquota_buckets:") {
 			return
 		}
 		m := commentedActions.FindStringSubmatch(text)
@@ -129,8 +130,8 @@ func allShown(t *testing.T) []shown {
 	return all
 }
 
-// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with these settings gets requests,
-// and every item of rate_limits makes a rule count.
+// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with
+// these settings gets requests, and every item of rate_limits makes a rule count.
 func TestShownActions(t *testing.T) {
 	needsEnvoy(t)
 	all := allShown(t)
@@ -216,9 +217,9 @@ func ask(t *testing.T, method, address, path, plan string) int {
 	return res.StatusCode
 }
 
-// What is shown for the end of a request takes effect. If an item charges, another one asks before a request: with a limit of 1, and no other
-// item that counts, a real Envoy denies some request. If an item gives back, what the beginning took is free again: with room for one
-// request, a second one passes.
+// What is shown for the end of a request takes effect. If an item charges, another one asks before a request: with a
+// limit of 1, and no other item that counts, a real Envoy denies some request. If an item gives back, what the
+// beginning took is free again: with room for one request, a second one passes.
 func TestShownEnds(t *testing.T) {
 	needsEnvoy(t)
 	numbers := regexp.MustCompile(`\b(requests_per_unit|burst): \d+`)

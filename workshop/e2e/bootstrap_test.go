@@ -10,8 +10,8 @@ import (
 	"text/template"
 )
 
-// bootstrap is the configuration of an Envoy. What a test is about stands in the test as Envoy's own YAML; the rest is in
-// testdata/envoy.yaml.
+// bootstrap is the configuration of an Envoy. What a test is about stands in the test as Envoy's own YAML; the rest is
+// in testdata/envoy.yaml.
 type bootstrap struct {
 	Name      string
 	Listeners []listener
@@ -22,7 +22,8 @@ type bootstrap struct {
 	Args []string // more of the command line
 }
 
-// listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of other listeners.
+// listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of
+// other listeners.
 type listener struct {
 	Name    string
 	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
@@ -106,8 +107,8 @@ func indent(spaces int, block string) string {
 	return margin + strings.ReplaceAll(block, "\n", margin)
 }
 
-// perRoute is a route with limits in the filter's settings for this route. hits_addend works here and in the filter's own
-// rate_limits. Envoy ignores it in the rate_limits of a route or virtual host (TestLimitsOfRoutes).
+// perRoute is a route with limits in the filter's settings for this route. hits_addend works here and in the filter's
+// own rate_limits. Envoy ignores it in the rate_limits of a route or virtual host (TestLimitsOfRoutes).
 func perRoute(prefix, limits string) string {
 	return `
 - match: {prefix: ` + prefix + `}

@@ -22,8 +22,8 @@ func byUser(filter string) listener {
 `}
 }
 
-// often is a health check with a short interval. One failed check is enough, because ratelimitd itself turns red before it
-// stops.
+// often is a health check with a short interval. One failed check is enough, because ratelimitd itself turns red before
+// it stops.
 const often = `
 health_checks:
 - timeout: 5s

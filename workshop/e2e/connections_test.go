@@ -83,8 +83,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Certificates change and connections reach their maximum age under load. Envoy reconnects with the new certificate, and no
-// request is lost.
+// Certificates change and connections reach their maximum age under load. Envoy reconnects with the new certificate,
+// and no request is lost.
 func TestCertificateRotation(t *testing.T) {
 	needsEnvoy(t)
 	authority := tlstest.NewAuthority(t, "ours")
@@ -127,8 +127,8 @@ func TestCertificateRotation(t *testing.T) {
 	}
 }
 
-// Envoy pings its connections at the interval of connection_keepalive, also without calls. Each ping is answered, and no
-// connection is closed for too many pings.
+// Envoy pings its connections at the interval of connection_keepalive, also without calls. Each ping is answered, and
+// no connection is closed for too many pings.
 func TestKeepalive(t *testing.T) {
 	s := startService(t, "ratelimitd", rules(t, perUser(1_000_000)))
 	e := startEnvoy(t, bootstrap{
@@ -179,8 +179,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A service that turns red gets no more calls, although it would still answer. It gets calls again when it is green, as a
-// new process.
+// A service that turns red gets no more calls, although it would still answer. It gets calls again when it is green, as
+// a new process.
 func TestHealthChecks(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY=30s")
 	e := startEnvoy(t, bootstrap{

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// A request is denied by the limit of its second descriptor, which has some hits left, but too few for this request. The limit of its first
-// descriptor lets it pass, and has fewer left. Envoy's x-ratelimit headers show the limit that denied it, under every algorithm and
-// admission. The case comes from users of a gateway: their clients repeated requests every minute although an hour's limit denied
-// them.
+// A request is denied by the limit of its second descriptor, which has some hits left, but too few for this request.
+// The limit of its first descriptor lets it pass, and has fewer left. Envoy's x-ratelimit headers show the limit that
+// denied it, under every algorithm and admission. The case comes from users of a gateway: their clients repeated
+// requests every minute although an hour's limit denied them.
 func TestEnvoyShowsTheLimitThatDenied(t *testing.T) {
 	limits := map[string]string{
 		"fixed_window":   "unit: hour, requests_per_unit: 100",
@@ -54,14 +54,15 @@ descriptors:
 				has(t, ok, "x-ratelimit-remaining", "3")
 				has(t, denied, "x-ratelimit-limit", "100, "+limit)
 				has(t, denied, "x-ratelimit-remaining", "0")
-				hasSeconds(t, denied, "x-ratelimit-reset", 1, 2*3600) // in a sliding window, 94 hits of this hour count in the next one, too
+				// in a sliding window, 94 hits of this hour count in the next one, too
+				hasSeconds(t, denied, "x-ratelimit-reset", 1, 2*3600)
 			})
 		}
 	}
 }
 
-// heavy is a route /DOMAIN whose requests count once under one descriptor, and as often as a header says under another, which may be a
-// reservation.
+// heavy is a route /DOMAIN whose requests count once under one descriptor, and as often as a header says under another,
+// which may be a reservation.
 func heavy(domain string, reserved bool) string {
 	reserve := ""
 	if reserved {

@@ -174,7 +174,8 @@ descriptors:
 			{"/of-one-address", []string{"x-forwarded-for", "10.9.2.3"}, []int{200, 200, 200}},
 			{"/of-one-address", []string{"x-forwarded-for", "10.10.10.1"}, []int{200, 429}},
 			{"/of-one-address", []string{"x-forwarded-for", "10.10.10.2"}, []int{200, 429}},
-			{"/masked", []string{"x-forwarded-for", "10.10.10.3"}, []int{200, 200, 429}}, // 10.10.0.0/16 is larger than the network
+			// 10.10.0.0/16 is larger than the network
+			{"/masked", []string{"x-forwarded-for", "10.10.10.3"}, []int{200, 200, 429}},
 		},
 		"generic_key":                 {{"/static", nil, []int{200, 200, 429}}},
 		"generic_key with a name":     {{"/plan", nil, []int{200, 429}}},
@@ -190,15 +191,17 @@ descriptors:
 		"destination_cluster": {{"/destination", nil, []int{200, 429}}},
 		"metadata":            {{"/metadata", nil, []int{200, 429}}},
 		"several descriptors": {
-			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}}, // the customer's limit; the denied request counted for the total too
-			{"/several", []string{"x-customer", "two"}, []int{429}},           // the total limit
+			// the customer's limit; the denied request counted for the total too
+			{"/several", []string{"x-customer", "one"}, []int{200, 200, 429}},
+			{"/several", []string{"x-customer", "two"}, []int{429}}, // the total limit
 		},
 		"nested rules": {
-			{"/nested", []string{"x-tenant", "small"}, []int{200, 429}},                   // any tenant
-			{"/nested", []string{"x-tenant", "big"}, []int{200, 200, 200, 429}},           // a rule for its value
-			{"/nested", []string{"x-tenant", "big", "x-deep", "v"}, []int{200, 200, 429}}, // one level deeper, with its own counter
-			{"/nested", []string{"x-tenant", "small", "x-deep", "v"}, []int{200, 200}},    // no rule at this depth
-			{"/nested", nil, []int{200, 200, 200, 200, 429}},                              // the level above
+			{"/nested", []string{"x-tenant", "small"}, []int{200, 429}},         // any tenant
+			{"/nested", []string{"x-tenant", "big"}, []int{200, 200, 200, 429}}, // a rule for its value
+			// one level deeper, with its own counter
+			{"/nested", []string{"x-tenant", "big", "x-deep", "v"}, []int{200, 200, 429}},
+			{"/nested", []string{"x-tenant", "small", "x-deep", "v"}, []int{200, 200}}, // no rule at this depth
+			{"/nested", nil, []int{200, 200, 200, 200, 429}},                           // the level above
 		},
 		"an unlimited rule": {{"/open", nil, []int{200, 200, 200}}},
 		"no rule":           {{"/no-rule", nil, []int{200, 200, 200}}},

@@ -158,7 +158,8 @@ func (e *envoy) awaitHealthy(t *testing.T, cluster string, n int) {
 	})
 }
 
-// stats reads Envoy's counters and gauges whose names match an expression. Counters that never counted anything are absent.
+// stats reads Envoy's counters and gauges whose names match an expression. Counters that never counted anything are
+// absent.
 func (e *envoy) stats(t *testing.T, filter string) map[string]int {
 	t.Helper()
 	text, err := e.page(t.Context(), "/stats?type=Counters&filter="+filter)

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Under load through two Envoys, rules change, a ratelimitd is updated and Redis fails over. No request is lost: each is
-// answered or denied. A request without a decision is a request that Envoy's failure mode let through.
+// Under load through two Envoys, rules change, a ratelimitd is updated and Redis fails over. No request is lost: each
+// is answered or denied. A request without a decision is a request that Envoy's failure mode let through.
 func TestEverythingAtOnce(t *testing.T) { everything(t, 10*time.Second) }
 
 // The same for a minute, with each change several times.

@@ -24,8 +24,8 @@ var published = []struct {
 }
 
 // startPublished starts Envoy on a published file. It changes only addresses and timeouts: the first service replaces
-// ratelimitd-1 and the only address of the examples, the second replaces ratelimitd-2. If a file has only one service, it
-// adds the second.
+// ratelimitd-1 and the only address of the examples, the second replaces ratelimitd-2. If a file has only one service,
+// it adds the second.
 func startPublished(t *testing.T, config string, first, second *service) *envoy {
 	t.Helper()
 	text, err := os.ReadFile(config)
@@ -86,7 +86,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// The tutorial puts the example's Envoy in front of its rules by changing the domain: 60 requests of an address pass, the 61st does not.
+// The tutorial puts the example's Envoy in front of its rules by changing the domain: 60 requests of an address pass,
+// the 61st does not.
 func TestTutorialWithEnvoy(t *testing.T) {
 	needsEnvoy(t)
 	page, err := os.ReadFile("../../docs/learn/tutorial.md")
@@ -108,7 +109,8 @@ func TestTutorialWithEnvoy(t *testing.T) {
 		t.Fatal(err)
 	}
 	for { // tries again if a minute ends meanwhile
-		s := startService(t, "ratelimitd", rules(t, strings.Replace(shown[1], "minutes", "minute", 1))) // as the tutorial corrects it
+		// as the tutorial corrects it
+		s := startService(t, "ratelimitd", rules(t, strings.Replace(shown[1], "minutes", "minute", 1)))
 		e := startPublished(t, proxy, s, s)
 		began := time.Now().Truncate(time.Minute)
 		counted := make(map[int]int)

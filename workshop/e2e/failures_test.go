@@ -137,8 +137,8 @@ func TestEnvoyGivesUp(t *testing.T) {
 	}
 }
 
-// A ratelimitd is killed under load. Envoy's failure mode decides the calls in flight and the calls made before Envoy notices. Then
-// the other service answers all calls. After the restart both answer again.
+// A ratelimitd is killed under load. Envoy's failure mode decides the calls in flight and the calls made before Envoy
+// notices. Then the other service answers all calls. After the restart both answer again.
 func TestServiceKilled(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))
 	e := startEnvoy(t, bootstrap{

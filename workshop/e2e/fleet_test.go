@@ -51,8 +51,8 @@ func (f *fleet) clusters() []cluster {
 	return []cluster{upstreamCluster(f.upstream), rls(f.services...)}
 }
 
-// agree checks that Envoy and the services counted the same numbers of passed, denied and failed calls. The services must
-// have had no other callers.
+// agree checks that Envoy and the services counted the same numbers of passed, denied and failed calls. The services
+// must have had no other callers.
 func (f *fleet) agree(t *testing.T, envoys []*envoy, listeners ...string) {
 	t.Helper()
 	var theirs verdicts

@@ -14,9 +14,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
-// The transport's tests and benchmarks, and the load generator, send header blocks that envoytest makes. They are the blocks of this
-// Envoy: the same fields in the same order, encoded to the same bytes, on the first call of a connection, on the following ones, and when the
-// dynamic table is full.
+// The transport's tests and benchmarks, and the load generator, send header blocks that envoytest makes. They are the
+// blocks of this Envoy: the same fields in the same order, encoded to the same bytes, on the first call of a
+// connection, on the following ones, and when the dynamic table is full.
 func TestHeaderBlocksAreEnvoys(t *testing.T) {
 	needsEnvoy(t)
 	const calls = 80 // the table is full after 40 traced calls

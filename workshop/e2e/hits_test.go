@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The number of hits of a request: all forms of hits_addend, charged at the start and at the end of a request; and limits
-// that the route sets.
+// The number of hits of a request: all forms of hits_addend, charged at the start and at the end of a request; and
+// limits that the route sets.
 func TestHitsAndRequestLimits(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// load sends requests at an even pace, however long the answers take. Each caller has its own connection and at most one
-// request in flight. A request that is not answered within patience is a failure.
+// load sends requests at an even pace, however long the answers take. Each caller has its own connection and at most
+// one request in flight. A request that is not answered within patience is a failure.
 type load struct {
 	stopping context.CancelFunc
 	callers  sync.WaitGroup
@@ -60,8 +60,8 @@ const (
 	perSecond = 400 // requests per second of all callers together
 )
 
-// startLoad sends requests to a listener of these Envoys until it is stopped, for this number of users in turn (x-user). It
-// stops at the end of the test.
+// startLoad sends requests to a listener of these Envoys until it is stopped, for this number of users in turn
+// (x-user). It stops at the end of the test.
 func startLoad(t *testing.T, listener, path string, users int, envoys ...*envoy) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

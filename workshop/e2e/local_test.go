@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A local limit of Envoy in front, as the page shows it, denies a flood before ratelimitd counts it. Its bucket is not refilled here, so that the
-// number does not depend on the time.
+// A local limit of Envoy in front, as the page shows it, denies a flood before ratelimitd counts it. Its bucket is not
+// refilled here, so that the number does not depend on the time.
 func TestLocalLimitInFront(t *testing.T) {
 	needsEnvoy(t)
 	page, err := os.ReadFile("../../docs/do/envoy.md")

@@ -50,7 +50,8 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// findEnvoy returns the path of Envoy: the configured one, else the one of workshop/scripts/install-envoy, else the system's.
+// findEnvoy returns the path of Envoy: the configured one, else the one of workshop/scripts/install-envoy, else the
+// system's.
 func findEnvoy() string {
 	if asked := os.Getenv("E2E_ENVOY"); asked != "" {
 		return asked

@@ -182,7 +182,8 @@ func TestTCP(t *testing.T) {
     cluster: upstream
 `}}})
 	for i := range 4 {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience} // a new connection for each request
+		// a new connection for each request
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 		res, err := client.Get("http://" + e.ports["main"])
 		if err == nil {
 			_ = res.Body.Close()

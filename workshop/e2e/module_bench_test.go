@@ -19,9 +19,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// The cost of a limit, above the same route without one: in the module, and in Envoy's rate limit filter with the service.
-// It prints the table of docs/do/envoy-module.md, and runs only with RATELIMITD_BENCH=1: it needs a quiet machine and two
-// minutes.
+// The cost of a limit, above the same route without one: in the module, and in Envoy's rate limit filter with the
+// service. It prints the table of docs/do/envoy-module.md, and runs only with RATELIMITD_BENCH=1: it needs a quiet
+// machine and two minutes.
 func TestModuleBench(t *testing.T) {
 	if os.Getenv("RATELIMITD_BENCH") == "" {
 		t.Skip("measures only with RATELIMITD_BENCH=1")

@@ -42,7 +42,8 @@ func startModule(t *testing.T, name string, u *upstream, settings string, more .
 	return startEnvoy(t, b)
 }
 
-// What the module cannot obey is an error when the configuration loads, and Envoy's log says what to do. Nothing is connected for that.
+// What the module cannot obey is an error when the configuration loads, and Envoy's log says what to do. Nothing is
+// connected for that.
 func TestModuleRejects(t *testing.T) {
 	env := needsModule(t)
 	good := moduleUser(rules(t, perUser(1)))
@@ -76,8 +77,8 @@ func validate(t *testing.T, settings, routes string, env []string) string {
 	return string(said)
 }
 
-// A module that does not fit to its Envoy is rejected, and the log names what is missing: a function that the module calls,
-// or one that Envoy calls.
+// A module that does not fit to its Envoy is rejected, and the log names what is missing: a function that the module
+// calls, or one that Envoy calls.
 func TestModuleOfAnotherEnvoy(t *testing.T) {
 	needsEnvoy(t)
 	needsCompiler(t)
@@ -105,7 +106,8 @@ func counts(codes []int) map[int]int {
 	return all
 }
 
-// storm sends n requests of each user, from many callers, to several Envoys in turn. It returns how many of each user passed.
+// storm sends n requests of each user, from many callers, to several Envoys in turn. It returns how many of each user
+// passed.
 func storm(t *testing.T, users, n int, envoys ...*envoy) []int {
 	t.Helper()
 	passed := make([]atomic.Int64, users)
@@ -188,8 +190,8 @@ func TestModuleReturnsPermits(t *testing.T) {
 	}
 }
 
-// Redis stops answering, or is killed: each request is answered by its deadline, as the failure mode says, or on_error. Then
-// Redis answers again, and so does the module.
+// Redis stops answering, or is killed: each request is answered by its deadline, as the failure mode says, or on_error.
+// Then Redis answers again, and so does the module.
 func TestModuleWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	servicetest.NotAtMidnight()
@@ -213,7 +215,8 @@ func TestModuleWithoutRedis(t *testing.T) {
 		_ = res.Body.Close()
 		return res.StatusCode
 	}
-	await(t, "the first answer of Redis", func(context.Context) error { // the first connection may take longer than the timeout
+	// the first connection may take longer than the timeout
+	await(t, "the first answer of Redis", func(context.Context) error {
 		if code := e.get(t, "deny", "/", "x-user", "first").code; code != 200 {
 			return fmt.Errorf("status %d", code)
 		}
@@ -257,8 +260,8 @@ func TestModuleWithoutRedis(t *testing.T) {
 	}
 }
 
-// Requests end while they wait for Redis: their clients go away, or Envoy answers them itself, because they take too long.
-// Redis' answers come later, and find nobody. Then Envoy ends with requests that wait.
+// Requests end while they wait for Redis: their clients go away, or Envoy answers them itself, because they take too
+// long. Redis' answers come later, and find nobody. Then Envoy ends with requests that wait.
 func TestModuleRequestsThatEndPaused(t *testing.T) {
 	redis := redistest.Start(t)
 	limit := moduleUser(rules(t, perUser(1_000_000)), "redis_url: "+redis.Addr, "timeout: 20s", "redis_op_timeout: 20s")
@@ -445,8 +448,8 @@ resources:
 	})
 }
 
-// The last request of a configuration that ECDS has replaced ends on its worker, and the engine with it. Other requests of this
-// worker do not wait for a Redis that is silent.
+// The last request of a configuration that ECDS has replaced ends on its worker, and the engine with it. Other requests
+// of this worker do not wait for a Redis that is silent.
 func TestModuleEndsAnEngineOnAWorker(t *testing.T) {
 	env := needsModule(t)
 	redis := redistest.Start(t)
@@ -497,8 +500,8 @@ func TestModuleEndsAnEngineOnAWorker(t *testing.T) {
 	e.Log.Find(t, end, 0, func(line string) bool { return strings.Contains(line, end) })
 }
 
-// A hot restart: a second process takes the listeners over, and the first one ends. Both hold leases meanwhile, so that one
-// may deny while the other has permits. Never more than the limit passes, and no request fails.
+// A hot restart: a second process takes the listeners over, and the first one ends. Both hold leases meanwhile, so that
+// one may deny while the other has permits. Never more than the limit passes, and no request fails.
 func TestModuleHotRestart(t *testing.T) {
 	env := needsModule(t)
 	redis := redistest.Start(t)

@@ -24,7 +24,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// recordedSettings are the module's settings for variables of envoyproxy/ratelimit. It has none for the names of headers.
+// recordedSettings are the module's settings for variables of envoyproxy/ratelimit. It has none for the names of
+// headers.
 var recordedSettings = map[string]string{
 	"LIMIT_RESPONSE_HEADERS_ENABLED":          "response_headers: [ratelimit]",
 	"LOCAL_CACHE_SIZE_IN_BYTES":               "local_cache_size_in_bytes: 1048576",
@@ -44,8 +45,9 @@ type recordedOn struct {
 	cases              []*recording
 }
 
-// recording is a recorded case. It has a route for each domain that is asked for. The items of rate_limits there make the
-// descriptors of its requests: each item makes one descriptor of a request that has the item's headers, and none of others.
+// recording is a recorded case. It has a route for each domain that is asked for. The items of rate_limits there make
+// the descriptors of its requests: each item makes one descriptor of a request that has the item's headers, and none of
+// others.
 type recording struct {
 	name, rules string
 	domains     []string
@@ -61,9 +63,9 @@ type exchange struct {
 	want    *ratelimitv3.RateLimitResponse
 }
 
-// The module answers as envoyproxy/ratelimit has answered: the status, the headers with the limits and what is left, and the metadata,
-// which shows the descriptors too. Nobody can stop Envoy's clock, so a case in which a minute ended is repeated: the recordings have no
-// shorter window.
+// The module answers as envoyproxy/ratelimit has answered: the status, the headers with the limits and what is left,
+// and the metadata, which shows the descriptors too. Nobody can stop Envoy's clock, so a case in which a minute ended
+// is repeated: the recordings have no shorter window.
 func TestModuleDecidesAsRecorded(t *testing.T) {
 	needsModule(t)
 	setups, err := conform.Setups()
@@ -92,7 +94,8 @@ func TestModuleDecidesAsRecorded(t *testing.T) {
 	}
 }
 
-// readRecorded expresses the recordings of a setup over HTTP. It adds the steps that are left out to left, by the reason.
+// readRecorded expresses the recordings of a setup over HTTP. It adds the steps that are left out to left, by the
+// reason.
 func readRecorded(t *testing.T, s *conform.Setup, left map[string]int) *recordedOn {
 	t.Helper()
 	on := &recordedOn{listener: "memory-" + s.Name}
@@ -328,7 +331,8 @@ func (x *exchange) difference(got response, from, to time.Time) string {
 	return ""
 }
 
-// expectLimits sets the headers that Envoy's filter makes of an answer: the limit with the least left, and all limits with their windows.
+// expectLimits sets the headers that Envoy's filter makes of an answer: the limit with the least left, and all limits
+// with their windows.
 func (x *exchange) expectLimits(headers http.Header) (tightest *ratelimitv3.RateLimitResponse_DescriptorStatus) {
 	windows := ""
 	for _, s := range x.want.GetStatuses() {

@@ -23,8 +23,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// zone is a limit_req zone of NGINX, and the leaky bucket that means the same. Rates divide 1000, so that NGINX, which counts in
-// milliseconds, is exact.
+// zone is a limit_req zone of NGINX, and the leaky bucket that means the same. Rates divide 1000, so that NGINX, which
+// counts in milliseconds, is exact.
 type zone struct {
 	name             string
 	perSecond, burst int
@@ -221,8 +221,8 @@ func fakeTime(t *testing.T) string {
 	return ""
 }
 
-// A leaky bucket judges each request as NGINX's limit_req does, to the millisecond, over many random arrivals. NGINX has a clock
-// that stands still between requests. What it does with each request becomes a case for ratelimitd test.
+// A leaky bucket judges each request as NGINX's limit_req does, to the millisecond, over many random arrivals. NGINX
+// has a clock that stands still between requests. What it does with each request becomes a case for ratelimitd test.
 func TestLeakyBucketIsLimitReq(t *testing.T) {
 	racetest.Sequential(t)
 	needsEnvoy(t) // the service is built then
@@ -304,7 +304,8 @@ func TestLeakyBucketIsLimitReq(t *testing.T) {
 	t.Logf("NGINX: %v\n%s", counts, out)
 }
 
-// Eight requests come at once, to NGINX and to Envoy with ratelimitd: both let the same number through, and hold each for as long.
+// Eight requests come at once, to NGINX and to Envoy with ratelimitd: both let the same number through, and hold each
+// for as long.
 func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 	f := startFleet(t, zoneRules("envoy_delay: true\n"))
 	locations := ""

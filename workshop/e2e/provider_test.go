@@ -149,8 +149,8 @@ const (
 	failingOnce  = "failing once"  // the first try gets an error, a retry gets an answer
 )
 
-// provider is an upstream that serves models in all dialects: a token is one event of a stream. It sends the first half of a stream at
-// once, and the rest, and answers that are no streams, when its wave continues.
+// provider is an upstream that serves models in all dialects: a token is one event of a stream. It sends the first half
+// of a stream at once, and the rest, and answers that are no streams, when its wave continues.
 type provider struct {
 	addr string
 

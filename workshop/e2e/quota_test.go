@@ -40,7 +40,8 @@ func startQuotaEnvoy(t *testing.T, name string, services ...*service) *envoy {
 	return startEnvoyOn(t, name, file)
 }
 
-// pace sends requests to an Envoy at an even pace until its test ends or it is stopped, and counts how many pass in each second.
+// pace sends requests to an Envoy at an even pace until its test ends or it is stopped, and counts how many pass in
+// each second.
 type pace struct {
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
@@ -139,9 +140,10 @@ func (r *quotaRun) load(e *envoy) *pace {
 	return p
 }
 
-// phase lets time pass: settle, in which shares may move, and long, in which the use of the limit is measured. It checks that no more than
-// the bound passed, and that the Envoys with requests used almost all of the limit, in fair parts. On a busy machine reports and answers come late.
-// So the use is measured again, for 15 s, with the race detector for a minute; for 4 s if nothing has to settle.
+// phase lets time pass: settle, in which shares may move, and long, in which the use of the limit is measured. It
+// checks that no more than the bound passed, and that the Envoys with requests used almost all of the limit, in fair
+// parts. On a busy machine reports and answers come late. So the use is measured again, for 15 s, with the race
+// detector for a minute; for 4 s if nothing has to settle.
 func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pace) {
 	r.Helper()
 	patience := 15 * time.Second
@@ -173,8 +175,8 @@ func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pac
 	}
 }
 
-// used checks how the limit was used in the last seconds. wrong is empty if almost all of it was used, in fair parts. row is the end of a
-// row of the table.
+// used checks how the limit was used in the last seconds. wrong is empty if almost all of it was used, in fair parts.
+// row is the end of a row of the table.
 func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) {
 	to := r.now()
 	after := to - int(long/time.Second) + 1
@@ -196,7 +198,8 @@ func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) 
 	return wrong, fmt.Sprintf("%s | %.0f%%", strings.Join(each, ", "), 100*used)
 }
 
-// first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and the test's clock differ.
+// first is how many requests of an Envoy may pass before it has an assignment, and in the time by which its clock and
+// the test's clock differ.
 const first = 30
 
 // Envoys share a limit while others come, go and are killed, and while the service is restarted and killed.
@@ -220,8 +223,8 @@ func TestQuotaAmongEnvoys(t *testing.T) {
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 
-// Processes share a limit through Redis. Redis stands still for a while, one of them is killed, the other one is restarted.
-// That the shares hold while this happens, TestNeverMoreThanTheLimit finds in virtual time.
+// Processes share a limit through Redis. Redis stands still for a while, one of them is killed, the other one is
+// restarted. That the shares hold while this happens, TestNeverMoreThanTheLimit finds in virtual time.
 func TestSoakQuotaAmongProcesses(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")
@@ -246,8 +249,8 @@ func TestSoakQuotaAmongProcesses(t *testing.T) {
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 
-// A rolling restart: a process is killed, and half a minute later it comes back while the other one ends. The shares of both pass with their clients
-// to the process that is left.
+// A rolling restart: a process is killed, and half a minute later it comes back while the other one ends. The shares of
+// both pass with their clients to the process that is left.
 func TestSoakRollingRestartOfQuotas(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")

@@ -31,8 +31,9 @@ func startFar(t *testing.T, addr string) string {
 	return p.Listen
 }
 
-// Two regions are 80 ms apart, and Envoy waits for 20 ms or for 500 ms. While something is left, a request outside the home waits for a trip: within
-// 20 ms it has no answer, and Envoy's failure mode decides. Once the limit is used up, every request is denied at once.
+// Two regions are 80 ms apart, and Envoy waits for 20 ms or for 500 ms. While something is left, a request outside the
+// home waits for a trip: within 20 ms it has no answer, and Envoy's failure mode decides. Once the limit is used up,
+// every request is denied at once.
 func TestEnvoyAcrossRegions(t *testing.T) {
 	const limit = 100
 	needsEnvoy(t)
@@ -111,7 +112,8 @@ descriptors:
 				}
 				before := e.verdicts(t, eu)
 				e.codes(t, limit, eu, "/", "x-user", user)
-				if got, want := e.verdicts(t, eu).minus(before), (verdicts{OK: limit - few, OverLimit: few}); got != want { // whoever waited for the answers
+				// whoever waited for the answers
+				if got, want := e.verdicts(t, eu).minus(before), (verdicts{OK: limit - few, OverLimit: few}); got != want {
 					t.Errorf("in the home: %+v, want %+v", got, want)
 				}
 				await(t, "a denial in us", func(context.Context) error {

@@ -237,7 +237,8 @@ access_log:
 		if denied.code != 429 {
 			t.Errorf("got %d", denied.code)
 		}
-		hasSeconds(t, denied, "retry-after", 1, 10) // until the next request passes; Envoy reports only when the bucket is full: in 60
+		// until the next request passes; Envoy reports only when the bucket is full: in 60
+		hasSeconds(t, denied, "retry-after", 1, 10)
 	})
 	t.Run("another status", func(t *testing.T) {
 		if got := e.codes(t, 2, "plain", "/status"); !slices.Equal(got, []int{200, 503}) {

@@ -52,8 +52,8 @@ func replaceFile(t *testing.T, path, text string) {
 	}
 }
 
-// startService starts ratelimitd with these rules and this environment ("NAME=value") and returns when it listens. It stops
-// at the end of the test.
+// startService starts ratelimitd with these rules and this environment ("NAME=value") and returns when it listens. It
+// stops at the end of the test.
 func startService(t *testing.T, name, rules string, env ...string) *service {
 	t.Helper()
 	needsEnvoy(t)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Two Envoys call two ratelimitd at the same time for the same counters. Exactly the limit passes, whatever the algorithm.
+// Two Envoys call two ratelimitd at the same time for the same counters. Exactly the limit passes, whatever the
+// algorithm.
 func TestOneLimitForAll(t *testing.T) {
 	const limit, perAlgorithm, callers = 60, 200, 8
 	f := startFleet(t, fmt.Sprintf(`

@@ -24,8 +24,8 @@ import (
 // budgetExample is the published Envoy that holds budgets of tokens. Its tests run it as readers copy it.
 const budgetExample = "../../examples/llm-budget/envoy.yaml"
 
-// startBudget starts the published Envoy before a provider, or before its own stand-in, with these services. It changes only addresses
-// and timeouts, and what more says.
+// startBudget starts the published Envoy before a provider, or before its own stand-in, with these services. It changes
+// only addresses and timeouts, and what more says.
 func startBudget(t *testing.T, p *provider, more []string, services ...*service) *envoy {
 	t.Helper()
 	text, err := os.ReadFile(budgetExample)
@@ -234,8 +234,8 @@ func startBudgetService(t *testing.T, rule string, env ...string) *service {
 	return startService(t, "ratelimitd", rules(t, rule), append(env, "RATELIMITD_ADMIN_TOKEN_FILE="+tokens)...)
 }
 
-// However a request ends, the budget loses what the provider reports. If nothing is reported, it loses at least what was used, and at
-// most what was reserved.
+// However a request ends, the budget loses what the provider reports. If nothing is reported, it loses at least what
+// was used, and at most what was reserved.
 func TestTokensOfEachEnd(t *testing.T) {
 	p := startProvider(t)
 	s := startBudgetService(t, fmt.Sprintf(userBudget, 1_000_000))
@@ -317,8 +317,8 @@ func spend(t *testing.T, p *provider, e *envoy, s *service, user string, seed ui
 	}
 }
 
-// 64 requests at once never use more than their user's budget, and leave less than a twentieth of it. Other requests follow until
-// none fits. Half the runs count in one process, the others in Redis with two.
+// 64 requests at once never use more than their user's budget, and leave less than a twentieth of it. Other requests
+// follow until none fits. Half the runs count in one process, the others in Redis with two.
 func TestTokenBudgetHolds(t *testing.T) {
 	const budget, runs = 1000, 20
 	p := startProvider(t)
@@ -416,7 +416,8 @@ func TestTokensOfTheExample(t *testing.T) {
 		t.Errorf("the provider got %q", p.bodies)
 	}
 	for name, body := range map[string]string{"no body": "", "no JSON": "word", "a number that is too large": `{"messages": [], "max_tokens": 18446744073709551615}`} {
-		if code := e.post(t, "/v1/chat/completions", body); code == http.StatusOK { // a request like this may use more than the user has
+		// a request like this may use more than the user has
+		if code := e.post(t, "/v1/chat/completions", body); code == http.StatusOK {
 			t.Errorf("%s: %d", name, code)
 		}
 	}

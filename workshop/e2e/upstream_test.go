@@ -59,8 +59,8 @@ func startGRPCUpstream(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// startUpstream starts an upstream. It says hello. /.../bytes?n=100 sends this number of bytes, and a request whose path
-// ends in /hold waits until it is released. Requests whose path ends in /arrival are recorded.
+// startUpstream starts an upstream. It says hello. /.../bytes?n=100 sends this number of bytes, and a request whose
+// path ends in /hold waits until it is released. Requests whose path ends in /arrival are recorded.
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()
 	u := &upstream{release: make(chan struct{})}

@@ -29,8 +29,8 @@ const obeysDelay = `
     delay: {header_delay: {}, percentage: {numerator: 100}}
 `
 
-// With envoy_delay, Envoy's fault filter holds each request for as long as the leaky bucket says: the upstream gets them one
-// by one. A client cannot choose its own delay if its headers are removed; if they are not, it can.
+// With envoy_delay, Envoy's fault filter holds each request for as long as the leaky bucket says: the upstream gets
+// them one by one. A client cannot choose its own delay if its headers are removed; if they are not, it can.
 func TestEnvoyHoldsDelayedRequests(t *testing.T) {
 	shows(t, "waiting.md", withoutClientsDelay, obeysDelay)
 	f := startFleet(t, `

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// told is what a request tells the layers that count it: some fields of backend.Take, backend.Request and backend.Reservation. A layer that
-// drops one of them changes what the steps find.
+// told is what a request tells the layers that count it: some fields of backend.Take, backend.Request and
+// backend.Reservation. A layer that drops one of them changes what the steps find.
 type told struct {
 	fields []string
 	steps  []backend.Request // on a limit of 100 an hour, of which 6 are used by single hits
@@ -76,7 +76,8 @@ var flags = []told{
 		want: []string{"yes 6, no 0", "yes 46, no 0", "no 46, yes 5", "no 46, no 5"},
 	},
 	{
-		fields: []string{"Request.PeekWhenKnown"}, // of the other takes of a request that is denied from memory, only what is used is wanted
+		// of the other takes of a request that is denied from memory, only what is used is wanted
+		fields: []string{"Request.PeekWhenKnown"},
 		steps: []backend.Request{
 			of(false, backend.Take{Key: []byte("small"), Hits: 11, CountDenied: true}),
 			{Together: true, PeekWhenKnown: true, Takes: []backend.Take{{Key: []byte("small"), Hits: 1}, {Hits: 5, Member: 1}}},
@@ -159,7 +160,8 @@ func (f *told) test(t *testing.T, w *way, prefix string) {
 			t.Fatal(err)
 		}
 	}
-	limits["penalty"] = descriptor.NewPenalty(time.Minute) // shorter than the window, so that the counter of the limit is read
+	// shorter than the window, so that the counter of the limit is read
+	limits["penalty"] = descriptor.NewPenalty(time.Minute)
 	turn := 0
 	ask := func(r *backend.Request) string {
 		for i := range r.Takes {

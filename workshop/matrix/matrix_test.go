@@ -52,11 +52,12 @@ func TestEveryKeyHasAFeature(t *testing.T) {
 	}
 }
 
-// amounts are the hits that each caller asks for, one after the other: 0 looks, and a negative number gives back. 6 is more than is left then.
+// amounts are the hits that each caller asks for, one after the other: 0 looks, and a negative number gives back. 6 is
+// more than is left then.
 var amounts = []int64{1, 7, 0, 6, -2, 1, 1, 1_000_000, -1, 1}
 
-// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are taken in advance
-// for them.
+// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are
+// taken in advance for them.
 func amountsOf(times int64) []int64 {
 	if times == 1 {
 		return amounts
@@ -79,8 +80,8 @@ type history struct {
 	rest     []string // usage, events and metrics
 }
 
-// play has the callers of a feature ask for everything: each alone, all in one request, with hits that have passed already, with reservations
-// where the rule has them; and ask again when nothing is left.
+// play has the callers of a feature ask for everything: each alone, all in one request, with hits that have passed
+// already, with reservations where the rule has them; and ask again when nothing is left.
 func (s *system) play(f *feature) (h history) {
 	s.Helper()
 	overrides := &override.Set{}
@@ -155,7 +156,8 @@ func (f *feature) descriptor(caller string, n int64) limiter.Descriptor {
 	return d
 }
 
-// greedy has every caller ask for single hits until all that the limits admit is used up, and returns how many hits pass in all.
+// greedy has every caller ask for single hits until all that the limits admit is used up, and returns how many hits
+// pass in all.
 func (s *system) greedy(f *feature) (passed int) {
 	step := time.Second
 	if s.times > 1 {

@@ -64,8 +64,8 @@ func inLibrary(t *testing.T, f *feature) (why string) {
 	return why
 }
 
-// asQuotaBuckets has an Envoy for each caller, all of which ask for more than the limits admit, and compares what passes with what
-// docs/do/quota.md promises for each counter.
+// asQuotaBuckets has an Envoy for each caller, all of which ask for more than the limits admit, and compares what
+// passes with what docs/do/quota.md promises for each counter.
 func asQuotaBuckets(t *testing.T, f *feature) string {
 	t.Helper()
 	var order []string

@@ -36,26 +36,30 @@ type grade uint8
 const (
 	same    grade = iota // every answer, in all that it says, and all that operators see
 	decides              // every answer, in all that it says; what operators see of the way itself differs
-	verdict              // whether each request passes, and what is left when it does; a denial that is remembered says what was left then
-	within               // never more than the limit admits
+	// whether each request passes, and what is left when it does; a denial that is remembered says what was left then
+	verdict
+	within // never more than the limit admits
 )
 
 // way is a way to count.
 type way struct {
 	name, column string
 	grade        grade
-	least        uint64                      // for the grade within: the least share of requests that pass, in percent
-	late         int                         // percent that may pass in addition if rules share a counter: denied hits that count are heard of late
-	loose        func(*descriptor.Tree) bool // rules for which the grade is within; nil: none
+	least        uint64 // for the grade within: the least share of requests that pass, in percent
+	// percent that may pass in addition if rules share a counter: denied hits that count are heard of late
+	late  int
+	loose func(*descriptor.Tree) bool // rules for which the grade is within; nil: none
 
-	top, inLimit string                                      // what the rules need
-	times        uint64                                      // limits and requests are this many times as large; 0: 1
-	run          func(t *testing.T, f *feature) (why string) // instead of what follows, for a way without a Limiter of its own
-	settings     limiter.Settings
-	stores       func(t *testing.T, prefix string) stores
+	top, inLimit string // what the rules need
+	times        uint64 // limits and requests are this many times as large; 0: 1
+	// instead of what follows, for a way without a Limiter of its own
+	run      func(t *testing.T, f *feature) (why string)
+	settings limiter.Settings
+	stores   func(t *testing.T, prefix string) stores
 }
 
-// uncounted makes denied hits count nowhere: those that the denial cache denies are not counted, and the others would be.
+// uncounted makes denied hits count nowhere: those that the denial cache denies are not counted, and the others would
+// be.
 const uncounted = "admission: all_or_nothing"
 
 // stores are the counters of a way: one store for each replica.
@@ -64,12 +68,14 @@ type stores struct {
 	local    backend.Store
 	keys     descriptor.KeyBuilder
 	rules    func(regions.Resolver) // gets the rules of the region that counts; nil: there is only one
-	did      func() bool            // the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
+	// the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
+	did func() bool
 }
 
 func one(s backend.Store) stores { return stores{replicas: []backend.Store{s}} }
 
-// ways returns the table of the ways that count with a Limiter. Package ratelimit and quota buckets have tests of their own below.
+// ways returns the table of the ways that count with a Limiter. Package ratelimit and quota buckets have tests of their
+// own below.
 func ways(t *testing.T) []way {
 	server, cluster := redistest.Start(t), redistest.StartCluster(t, redistest.Setup{})
 	single := dial(t, redisconn.Options{URL: server.Addr})
@@ -124,7 +130,8 @@ func ways(t *testing.T) []way {
 	}
 }
 
-// leasesLoosely reports whether leases hold back a part of a limit: of a bucket, of a log, and of a counter that several rules use.
+// leasesLoosely reports whether leases hold back a part of a limit: of a bucket, of a log, and of a counter that
+// several rules use.
 func leasesLoosely(tree *descriptor.Tree) bool {
 	for _, r := range tree.Rules {
 		for i := range r.Limits {

@@ -1,3 +1,3 @@
-// Package models has models of protocols in TLA+, and tests that check them with TLC. docs/contributing/proof.md explains them. It has no Go code
-// apart from the tests.
+// Package models has models of protocols in TLA+, and tests that check them with TLC. docs/contributing/proof.md
+// explains them. It has no Go code apart from the tests.
 package models

@@ -41,7 +41,8 @@ var larger = []setting{
 	{name: "claims, when shares expire", model: "claims", constants: constants{"Faults": "{}", "End": "2"}},
 }
 
-// guards are those that can be removed, by model. Each setting is a small one in which the invariant Bounded is violated then.
+// guards are those that can be removed, by model. Each setting is a small one in which the invariant Bounded is
+// violated then.
 var guards = map[string]map[string]setting{
 	"lease": {
 		"charged": {},

@@ -241,7 +241,8 @@ func (f *fleet) refunded(from *replica, key string) {
 	}
 }
 
-// random returns numbers that depend on the seed, the moment and what they are for: not on the order in which goroutines run.
+// random returns numbers that depend on the seed, the moment and what they are for: not on the order in which
+// goroutines run.
 func (f *fleet) random(parts ...any) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, append(parts, time.Since(f.began))...)

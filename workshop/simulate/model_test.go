@@ -93,7 +93,8 @@ type logged struct {
 }
 
 func (m *logModel) judge(at time.Time, hits, limit int64) answer {
-	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.at.Before(at.Add(-2 * window)) }) // a moment ago may be asked about, too
+	// a moment ago may be asked about, too
+	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.at.Before(at.Add(-2 * window)) })
 	first, used := 0, int64(0)
 	for _, h := range m.hits {
 		if h.at.After(at.Add(-window)) {
@@ -138,7 +139,8 @@ type bucketModel struct {
 	rate  int64
 }
 
-// used returns the hits in use. If they are more than two buckets, or a second, of a lower limit, the bucket was just used up.
+// used returns the hits in use. If they are more than two buckets, or a second, of a lower limit, the bucket was just
+// used up.
 func (m *bucketModel) used(at time.Time, limit int64) float64 {
 	size := float64(limit + m.more)
 	level := max(m.level-float64(at.Sub(m.last))/float64(window)*float64(m.rate), 0)
@@ -226,7 +228,8 @@ func (m *penaltyModel) add(at time.Time, hits, limit int64) {
 	m.fixedModel.add(at, hits, limit)
 }
 
-// classModel is a fixed window that keeps for each class what it is still due. Its time has no steps, and its hits are fractions.
+// classModel is a fixed window that keeps for each class what it is still due. Its time has no steps, and its hits are
+// fractions.
 type classModel struct {
 	class int // of the next take
 	began time.Time

@@ -28,7 +28,8 @@ type event struct {
 
 	started time.Duration // when it was asked, by the true time
 	began   time.Time     // and by the store's clock
-	at      time.Time     // by the store's clock: when the store settled it, or when the replica answered without the store
+	// by the store's clock: when the store settled it, or when the replica answered without the store
+	at      time.Time
 	ended   time.Duration // at, by the true time
 	order   int           // of all events, as the store and the replicas settled them
 	asked   bool          // the store settled it
@@ -47,8 +48,8 @@ type change struct {
 	step
 }
 
-// changing is how long after a change a replica may still decide by the old limit: it hears of it within a second, and its requests
-// and its permits take a moment.
+// changing is how long after a change a replica may still decide by the old limit: it hears of it within a second, and
+// its requests and its permits take a moment.
 const changing = 3 * time.Second
 
 // assigned is how long an Envoy uses what it was assigned without hearing of the assigner.
@@ -103,7 +104,8 @@ func (o *oracle) disturbed() bool {
 	return slices.ContainsFunc(o.changes, func(c change) bool { return c.what == "kill" || c.what == "clock" })
 }
 
-// calm splits events where the store's clock was set: that costs at most one limit, and permits of before are used for a while.
+// calm splits events where the store's clock was set: that costs at most one limit, and permits of before are used for
+// a while.
 func (o *oracle) calm(events []event) iter.Seq[[]event] {
 	return func(yield func([]event) bool) {
 		for _, c := range o.changes {
@@ -165,8 +167,8 @@ func (h *history) possible(before time.Duration, e *event) (least, most uint64) 
 	return least, most
 }
 
-// heard is when the last one has heard of a change: an Envoy without a stream keeps what it was assigned until it has one again, or
-// until that has expired.
+// heard is when the last one has heard of a change: an Envoy without a stream keeps what it was assigned until it has
+// one again, or until that has expired.
 func (h *history) heard(change time.Duration) time.Duration {
 	at := change + changing
 	if !rules[h.rule].quota {
@@ -251,8 +253,8 @@ func (h *history) windows(k kind) (wrong []string) {
 	return wrong
 }
 
-// across checks that all regions together admit no more than the limit. It is only known between which times of the stores' clock a request was
-// admitted.
+// across checks that all regions together admit no more than the limit. It is only known between which times of the
+// stores' clock a request was admitted.
 func (h *history) across() (wrong []string) {
 	for i := range h.events {
 		e := &h.events[i]
@@ -275,8 +277,8 @@ func (h *history) across() (wrong []string) {
 	return wrong
 }
 
-// live checks that requests of an exhausted limit do not wait for the home: of those that are denied, hardly more wait than pass. Each replica
-// waits once to learn that nothing is left, and for a moment after each change and each window.
+// live checks that requests of an exhausted limit do not wait for the home: of those that are denied, hardly more wait
+// than pass. Each replica waits once to learn that nothing is left, and for a moment after each change and each window.
 func (h *history) live(o *oracle) (wrong []string) {
 	const near = farthest / 4 // what takes longer has waited for another region
 	denied, waited, passed := 0, 0, 0
@@ -301,8 +303,8 @@ func (h *history) live(o *oracle) (wrong []string) {
 	return wrong
 }
 
-// acrossBucket checks that in any time of up to a window, all regions together admit no more than the burst and what flows in meanwhile. A
-// region that is cut off has its part of a limit that was lowered for as long as a grant lives.
+// acrossBucket checks that in any time of up to a window, all regions together admit no more than the burst and what
+// flows in meanwhile. A region that is cut off has its part of a limit that was lowered for as long as a grant lives.
 func (h *history) acrossBucket() (wrong []string) {
 	const (
 		lives = 35 * time.Second
@@ -336,9 +338,9 @@ func (h *history) acrossBucket() (wrong []string) {
 	return wrong
 }
 
-// drained checks a bucket: what was admitted drains at the rate of the limit, and stays in use when the limit changes. Between two events, any
-// limit that a replica may have known may have counted a denied request: no more than the smallest was left in use by it, and the largest
-// drained at most.
+// drained checks a bucket: what was admitted drains at the rate of the limit, and stays in use when the limit changes.
+// Between two events, any limit that a replica may have known may have counted a denied request: no more than the
+// smallest was left in use by it, and the largest drained at most.
 func (h *history) drained() (wrong []string) {
 	level := 0.0 // hits in use, at least
 	var last time.Time
@@ -464,8 +466,9 @@ func (h *history) exact() (wrong []string) {
 	return wrong
 }
 
-// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change. Not of buckets: permits
-// that are not used in time are lost there, up to a tenth of the rate, and missing until the bucket is full.
+// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change. Not of
+// buckets: permits that are not used in time are lost there, up to a tenth of the rate, and missing until the bucket is
+// full.
 func (h *history) useful() (wrong []string) {
 	if rules[h.rule].kind == bucket {
 		return nil
@@ -480,14 +483,15 @@ func (h *history) useful() (wrong []string) {
 			return wrong
 		}
 		limit := int64(e.limits[0])
-		// A log keeps hits for up to half a second longer where permits are leased, and other windows end by other clocks.
-		// In the first second of a window of the clock, the model has forgotten the one before, in which a replica may still be.
+		// A log keeps hits for up to half a second longer where permits are leased, and other windows end by other clocks. In
+		// the first second of a window of the clock, the model has forgotten the one before, in which a replica may still be.
 		begins := rules[h.rule].kind == fixed && e.at.Sub(e.at.Truncate(window)) < time.Second
 		free := !begins && m.judge(e.at.Add(-time.Second), e.step.n+limit/4, limit).allowed && m.judge(e.at, e.step.n+limit/4, limit).allowed
 		if free && !e.allowed && !e.failed {
 			wrong = append(wrong, h.wrong(e, "denied, with a quarter of %d left (from the store: %t)", limit, e.asked))
 		}
-		if e.step.n > 0 && (e.allowed || e.asked && (e.failed || rules[h.rule].kind == fixed)) { // a failed request may have counted
+		// a failed request may have counted
+		if e.step.n > 0 && (e.allowed || e.asked && (e.failed || rules[h.rule].kind == fixed)) {
 			m.add(e.at, e.step.n, limit)
 		}
 	}
@@ -548,7 +552,8 @@ func (h *history) compare(e *event, st *limiter.Status, want *answer) (wrong []s
 	case st.Code == limiter.OK && max(int64(st.Remaining)-want.left, want.left-int64(st.Remaining)) > slack:
 		return []string{h.wrong(e, "%d left, want %d", st.Remaining, want.left)}
 	case st.Code == limiter.OK || want.about || want.unsure || e.step.n == 0:
-	case !e.asked && st.RetryAfter >= 0 && want.retry > st.RetryAfter: // others have used the counter since the replica heard of it
+	case !e.asked && st.RetryAfter >= 0 && want.retry > st.RetryAfter:
+		// others have used the counter since the replica heard of it
 	case (st.RetryAfter < 0) != (want.retry < 0), (st.RetryAfter - want.retry).Abs() > h.tolerance(e):
 		return []string{h.wrong(e, "the same request would pass in %v, want %v (limits %d, from the store: %t)", st.RetryAfter, want.retry, e.limits, e.asked)}
 	}

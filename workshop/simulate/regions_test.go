@@ -11,7 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
-// across returns what makes the store that counts across regions, which runs until ctx ends; nil: limits count in each region.
+// across returns what makes the store that counts across regions, which runs until ctx ends; nil: limits count in each
+// region.
 func (r *replica) across(ctx context.Context) func(backend.Store) (assembly.Regions, error) {
 	if r.f.setup.regions == 1 || r.f.aside {
 		return nil

@@ -200,8 +200,8 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-// Where each region counts on its own, all together admit more than the limit; and where no denial is remembered, requests wait for an answer that
-// is known. The oracle sees both.
+// Where each region counts on its own, all together admit more than the limit; and where no denial is remembered,
+// requests wait for an answer that is known. The oracle sees both.
 func TestNoticesInRegions(t *testing.T) {
 	racetest.Sequential(t)
 	for what, breaks := range map[string]func(*setup){
@@ -220,8 +220,9 @@ func TestNoticesInRegions(t *testing.T) {
 	}
 }
 
-// One seed is one history. Two things are left to chance in the service, so this test takes a seed without them: which of the requests that
-// wait for one answer continues first (leases, regions, Envoys), and which counters share a shard of the denial cache (refunds and commits).
+// One seed is one history. Two things are left to chance in the service, so this test takes a seed without them: which
+// of the requests that wait for one answer continues first (leases, regions, Envoys), and which counters share a shard
+// of the denial cache (refunds and commits).
 func TestSameSeedSameHistory(t *testing.T) {
 	racetest.Sequential(t) // the detector changes the order on purpose
 	tried := 0

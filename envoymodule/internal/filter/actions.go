@@ -44,7 +44,8 @@ func compileAction(of *routev3.RateLimit_Action) (action, error) {
 		return queryMatch(a.QueryParameterValueMatch)
 	case *routev3.RateLimit_Action_Metadata:
 		m := a.Metadata
-		return metadata(Source(m.GetSource()), m.GetMetadataKey(), m.GetDescriptorKey(), m.GetDefaultValue(), m.GetSkipIfAbsent())
+		return metadata(Source(m.GetSource()), m.GetMetadataKey(), m.GetDescriptorKey(), m.GetDefaultValue(),
+			m.GetSkipIfAbsent())
 	default:
 		return nil, notSupported(of, "action_specifier")
 	}
@@ -149,20 +150,24 @@ func addressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) (action, error
 func headerMatch(a *routev3.RateLimit_Action_HeaderValueMatch) (action, error) {
 	value, err := literal(a.GetDescriptorValue())
 	matches, bad := headerMatchers(a.GetHeaders())
-	key, expected := cmp.Or(a.GetDescriptorKey(), "header_match"), a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue()
+	key, expected := cmp.Or(a.GetDescriptorKey(), "header_match"), a.GetExpectMatch() == nil ||
+		a.GetExpectMatch().GetValue()
 	return func(b *building) bool { return matches(b.stream) == expected && b.add(key, value) }, errors.Join(err, bad)
 }
 
 func queryMatch(a *routev3.RateLimit_Action_QueryParameterValueMatch) (action, error) {
 	value, err := literal(a.GetDescriptorValue())
 	matches, bad := queryMatchers(a.GetQueryParameters())
-	key, expected := cmp.Or(a.GetDescriptorKey(), "query_match"), a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue()
+	key, expected := cmp.Or(a.GetDescriptorKey(), "query_match"), a.GetExpectMatch() == nil ||
+		a.GetExpectMatch().GetValue()
 	return func(b *building) bool { return matches(b.stream) == expected && b.add(key, value) }, errors.Join(err, bad)
 }
 
 func metadata(from Source, at *metadatav3.MetadataKey, key, otherwise string, absent bool) (action, error) {
 	if len(at.GetPath()) != 1 {
-		return nil, errors.New("metadata_key with a path of several keys is not supported: a module reads only the first level below a namespace")
+		return nil,
+			errors.New("metadata_key with a path of several keys is not supported: a module reads only the first level below " +
+				"a namespace")
 	}
 	if from > RouteMetadata {
 		return nil, fmt.Errorf("metadata from source %d is not supported", from)

@@ -19,7 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// What Envoy's filter says in %RESPONSE_CODE_DETAILS%, and the flag that it sets. A module can only set a custom flag of that name.
+// What Envoy's filter says in %RESPONSE_CODE_DETAILS%, and the flag that it sets. A module can only set a custom flag
+// of that name.
 const (
 	detailsOverLimit = "request_rate_limited"
 	detailsError     = "rate_limiter_error"
@@ -46,8 +47,10 @@ func (a *answerSettings) read(m *ratelimitv3.RateLimit) error {
 		switch {
 		case strings.Contains(strings.ReplaceAll(value, "%%", ""), "%"):
 			return fmt.Errorf("response_headers_to_add[%d]: the value %q is a format, which a module cannot fill in", i, value)
-		case len(h.GetHeader().GetRawValue()) > 0 || h.ProtoReflect().Has(h.ProtoReflect().Descriptor().Fields().ByName("append")):
-			return fmt.Errorf("response_headers_to_add[%d]: raw_value and append are not supported: use value and append_action", i)
+		case len(h.GetHeader().GetRawValue()) > 0 ||
+			h.ProtoReflect().Has(h.ProtoReflect().Descriptor().Fields().ByName("append")):
+			return fmt.Errorf("response_headers_to_add[%d]: raw_value and append are not supported: use value and append_action",
+				i)
 		case value != "" || h.GetKeepEmptyValue():
 			a.responseHeaders = append(a.responseHeaders,
 				addedHeader{limiter.Header{Key: key, Value: strings.ReplaceAll(value, "%%", "%")}, h.GetAppendAction()})
@@ -67,11 +70,12 @@ func (a *addedHeader) isIn(headers []limiter.Header) bool {
 }
 
 func (a *addedHeader) overwrites() bool {
-	return a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD || a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS
+	return a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD ||
+		a.action == corev3.HeaderValueOption_OVERWRITE_IF_EXISTS
 }
 
-// withResponseHeaders adds response_headers_to_add to the headers of a reply. As in Envoy, conditions are about the headers before that,
-// and those that overwrite come first.
+// withResponseHeaders adds response_headers_to_add to the headers of a reply. As in Envoy, conditions are about the
+// headers before that, and those that overwrite come first.
 func (a *answerSettings) withResponseHeaders(headers []limiter.Header) []limiter.Header {
 	if len(a.responseHeaders) == 0 {
 		return headers
@@ -118,7 +122,8 @@ func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
 	return Stop
 }
 
-// prepare does all of an answer that may go wrong, and returns the headers. A panic is an error, and then there is no answer yet.
+// prepare does all of an answer that may go wrong, and returns the headers. A panic is an error, and then there is no
+// answer yet.
 func (f *Filter) prepare(s Stream, d *limiter.Decision) (headers []limiter.Header, err error) {
 	defer async.Recover(&err)
 	f.setMetadata(s, d)
@@ -144,7 +149,8 @@ func (f *Filter) fail(s Stream, err error) Result {
 	return Stop
 }
 
-// headers returns the headers of the response: the ones that the rules ask for, and the ones that Envoy's rate limit filter would add.
+// headers returns the headers of the response: the ones that the rules ask for, and the ones that Envoy's rate limit
+// filter would add.
 func (f *Filter) headers(d *limiter.Decision) []limiter.Header {
 	headers := d.Headers
 	if d.Code == limiter.OverLimit {
@@ -170,7 +176,8 @@ func remaining(s *limiter.Status) uint64 {
 	return min(s.Remaining, math.MaxUint32)
 }
 
-// appendXRateLimit appends the headers of enable_x_ratelimit_headers: the limit with the least left, and all limits with their windows.
+// appendXRateLimit appends the headers of enable_x_ratelimit_headers: the limit with the least left, and all limits
+// with their windows.
 func appendXRateLimit(headers []limiter.Header, d *limiter.Decision) []limiter.Header {
 	var tightest *limiter.Status
 	var policies []byte
@@ -217,7 +224,8 @@ func appendRetryAfter(headers []limiter.Header, d *limiter.Decision) []limiter.H
 		}
 	}
 	if over {
-		headers = append(headers, limiter.Header{Key: "retry-after", Value: strconv.FormatInt(int64(longest/time.Second), 10)})
+		headers = append(headers, limiter.Header{Key: "retry-after",
+			Value: strconv.FormatInt(int64(longest/time.Second), 10)})
 	}
 	return headers
 }
@@ -237,8 +245,8 @@ func (f *Filter) setMetadata(s Stream, d *limiter.Decision) {
 	f.log.Debug("dynamic metadata could not be set", "error", err)
 }
 
-// sendable replaces invalid UTF-8, which a google.protobuf.Struct cannot hold. It changes a copy: parts of the value belong
-// to the rules.
+// sendable replaces invalid UTF-8, which a google.protobuf.Struct cannot hold. It changes a copy: parts of the value
+// belong to the rules.
 func sendable(value any) any {
 	switch v := value.(type) {
 	case string:

@@ -82,7 +82,8 @@ func recovering(ctx context.Context, work assembly.Work) (err error) {
 	return work(ctx)
 }
 
-// openEngine returns the engine for some settings. Without start it only checks the settings, and the engine is of no use.
+// openEngine returns the engine for some settings. Without start it only checks the settings, and the engine is of no
+// use.
 func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -115,8 +116,8 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 	return e, nil
 }
 
-// openStore returns the store for some settings. If it has no users, its work has not begun: the end of work may have to wait for Redis,
-// which the main thread of Envoy must not do for a configuration that is rejected. shared is locked.
+// openStore returns the store for some settings. If it has no users, its work has not begun: the end of work may have
+// to wait for Redis, which the main thread of Envoy must not do for a configuration that is rejected. shared is locked.
 func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 	if s := shared.stores[*o]; s != nil {
 		return s, nil
@@ -126,7 +127,8 @@ func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 	at := o.redis(log)
 	var err error
 	s.Counters, err = assembly.Open(&s.work.Tasks, assembly.Options{
-		MaxCounters: int(o.MaxCounters), DenialBytes: int(o.DenialBytes), Redis: at, KeyPrefix: o.KeyPrefix, LyftKeys: o.KeyFormat == "lyft",
+		MaxCounters: int(o.MaxCounters), DenialBytes: int(o.DenialBytes), Redis: at, KeyPrefix: o.KeyPrefix,
+		LyftKeys:   o.KeyFormat == "lyft",
 		LyftJitter: redis.DefaultLyftJitter, Logger: log,
 	})
 	if err != nil {
@@ -147,9 +149,11 @@ func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
 	dial := cmp.Or(o.Dial.Duration, redisconn.DefaultTimeout)
 	return &assembly.Redis{
 		Connect: redisconn.Options{
-			Type: o.Type, URL: o.URL, Auth: o.Auth, AuthFile: o.AuthFile, SentinelAuth: o.SentinelAuth, PoolSize: int(o.Pool), DialTimeout: dial,
+			Type: o.Type, URL: o.URL, Auth: o.Auth, AuthFile: o.AuthFile, SentinelAuth: o.SentinelAuth, PoolSize: int(o.Pool),
+			DialTimeout: dial,
 			TLS: redisconn.TLSOptions{
-				Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey, SkipHostnameVerification: o.SkipHostname,
+				Enabled: o.TLS, CACert: o.CACert, ClientCert: o.ClientCert, ClientKey: o.ClientKey,
+				SkipHostnameVerification: o.SkipHostname,
 			},
 			Logger: log,
 		},
@@ -159,12 +163,14 @@ func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
 
 func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
 	folder := config.Options{
-		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true, Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
+		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true,
+		Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
 	}
 	settings := o.settings()
 	work, err := follow.Open(folder, func(r config.Result) {
 		e.Swap(r.Tree, settings)
-		log.Info("active rules", "directory", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum)
+		log.Info("active rules", "directory", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum",
+			r.Tree.Checksum)
 	})
 	if err != nil {
 		return err
@@ -176,8 +182,9 @@ func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
 // settings are the answers that the configuration determines.
 func (o *engineSettings) settings() limiter.Settings {
 	s := limiter.Settings{
-		Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Metadata: o.Metadata || o.Explain, Explain: o.Explain, CalendarMonths: o.Months,
-		Admission: descriptor.ParseAdmission(o.Admission), OnError: descriptor.ParseOnError(o.OnError),
+		Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Metadata: o.Metadata || o.Explain, Explain: o.Explain,
+		CalendarMonths: o.Months,
+		Admission:      descriptor.ParseAdmission(o.Admission), OnError: descriptor.ParseOnError(o.OnError),
 	}
 	for _, family := range o.Headers {
 		s.Headers |= descriptor.ParseHeaderFamily(family)
@@ -185,7 +192,8 @@ func (o *engineSettings) settings() limiter.Settings {
 	return s
 }
 
-// openOverrides follows overrides. The first requests may be decided without them: the main thread of Envoy must not wait for Redis.
+// openOverrides follows overrides. The first requests may be decided without them: the main thread of Envoy must not
+// wait for Redis.
 func (e *engine) openOverrides(o *engineSettings, log *slog.Logger) error {
 	switch o.Overrides {
 	case "":
@@ -224,9 +232,9 @@ func (s *store) setReplicas(n int) {
 	}
 }
 
-// close takes one filter off an engine. After the last one, the engine ends in the background, and permits of leases are given back. After
-// the last engine, the process may end: then the main thread waits for all engines that still end, but not longer than it may. A worker
-// does not wait.
+// close takes one filter off an engine. After the last one, the engine ends in the background, and permits of leases
+// are given back. After the last engine, the process may end: then the main thread waits for all engines that still
+// end, but not longer than it may. A worker does not wait.
 func (e *engine) close(log *slog.Logger, wait bool) {
 	ending, last := e.end(log)
 	if !wait || !last {
@@ -243,8 +251,8 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 	}
 }
 
-// end counts one user of an engine less, and begins its end if there is none left. It returns what is closed when the engines that end
-// have ended, and whether no engine is left.
+// end counts one user of an engine less, and begins its end if there is none left. It returns what is closed when the
+// engines that end have ended, and whether no engine is left.
 func (e *engine) end(log *slog.Logger) (ending []chan struct{}, last bool) {
 	shared.Lock()
 	defer shared.Unlock()
@@ -272,8 +280,8 @@ func (e *engine) end(log *slog.Logger) (ending []chan struct{}, last bool) {
 	return slices.Collect(maps.Values(shared.ending)), len(shared.engines) == 0
 }
 
-// unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses them. shared is
-// locked.
+// unused counts one user of an engine less. It returns the work of the engine and of its store, if no other filter uses
+// them. shared is locked.
 func (e *engine) unused() (works []*assembly.Background) {
 	if e.users--; e.users > 0 {
 		return nil

@@ -68,7 +68,8 @@ const defaultTimeout = 20 * time.Millisecond
 // spare is how many processors Go gets besides one for each worker, so that no worker waits for work in the background.
 const spare = 2
 
-// Open makes a filter. Where Envoy only validates, everything is checked that needs no connection, and the filter is nil.
+// Open makes a filter. Where Envoy only validates, everything is checked that needs no connection, and the filter is
+// nil.
 func Open(text []byte, host Host, log *slog.Logger) (*Filter, error) {
 	o, m, err := read(text)
 	if err != nil {
@@ -103,8 +104,8 @@ func useProcessors(n int) {
 	}
 }
 
-// Close ends the engine of the filter, unless another filter uses it too. After the last filter, and with wait, it waits for the end of all
-// engines, up to longestClose.
+// Close ends the engine of the filter, unless another filter uses it too. After the last filter, and with wait, it
+// waits for the end of all engines, up to longestClose.
 func (f *Filter) Close(wait bool) { f.engine.close(f.log, wait) }
 
 func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {
@@ -150,8 +151,8 @@ type Call struct {
 	timer *time.Timer // calls expire at the deadline of a paused call
 }
 
-// state says whose turn it is. Exactly one of the answer, the deadline and the end of the request takes a call out of the
-// state paused, and only the first two of them wake the request.
+// state says whose turn it is. Exactly one of the answer, the deadline and the end of the request takes a call out of
+// the state paused, and only the first two of them wake the request.
 type state uint8
 
 const (
@@ -162,7 +163,8 @@ const (
 	ended                 // nobody wants the answer any more
 )
 
-// deadline is a context that only has a deadline. Without a channel no goroutine has to end it: the store watches the time.
+// deadline is a context that only has a deadline. Without a channel no goroutine has to end it: the store watches the
+// time.
 type deadline struct{ at time.Time }
 
 func (d *deadline) Deadline() (time.Time, bool) { return d.at, !d.at.IsZero() }

@@ -161,7 +161,8 @@ func TestPausedRequests(t *testing.T) {
 	}
 }
 
-// Filters with the same store count together, even if their other settings differ, and an engine lives as long as one of its filters.
+// Filters with the same store count together, even if their other settings differ, and an engine lives as long as one
+// of its filters.
 func TestFiltersShareTheirCounters(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: generic_key, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	servicetest.NotAtMidnight()
@@ -209,8 +210,8 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 	}
 }
 
-// A filter that is rejected, or only validated, connects to nothing: the end of what has begun may have to wait for Redis, and Envoy's
-// main thread with it.
+// A filter that is rejected, or only validated, connects to nothing: the end of what has begun may have to wait for
+// Redis, and Envoy's main thread with it.
 func TestOnlyFiltersInUseConnect(t *testing.T) {
 	var config net.ListenConfig
 	redis, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -285,7 +286,8 @@ func TestPanicIsAFailure(t *testing.T) {
 	}
 }
 
-// Engines end side by side, so that Envoy ends in time: only after the last one does its main thread wait, for all of them.
+// Engines end side by side, so that Envoy ends in time: only after the last one does its main thread wait, for all of
+// them.
 func TestEnginesEndSideBySide(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	var log servicetest.Log

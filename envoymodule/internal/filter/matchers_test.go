@@ -8,7 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 )
 
-// A condition on a header holds for some values of it. "|" separates several values, and "-" is a header that is absent.
+// A condition on a header holds for some values of it. "|" separates several values, and "-" is a header that is
+// absent.
 func TestHeaderMatchers(t *testing.T) {
 	for _, c := range []struct {
 		matcher    string

@@ -22,11 +22,12 @@ type policy struct {
 	limit   *limiter.RequestLimit // nil: the rules'
 }
 
-// action adds an entry to the descriptor that is being made, or none if the item allows that. It returns false if there is
-// no descriptor.
+// action adds an entry to the descriptor that is being made, or none if the item allows that. It returns false if there
+// is no descriptor.
 type action func(*building) bool
 
-// hits returns how many hits a descriptor adds. It returns false if there is no descriptor. Nil: what requests without a number add.
+// hits returns how many hits a descriptor adds. It returns false if there is no descriptor. Nil: what requests without
+// a number add.
 type hits func(*building) (uint64, bool)
 
 // building makes the descriptors of a request. What Envoy lends is copied into one text.
@@ -193,8 +194,10 @@ func compileHits(h *routev3.RateLimit_HitsAddend) (hits, error) {
 			return textHits(text)
 		}, nil
 	}
-	return nil, fmt.Errorf("hits_addend.format %q is not supported: a module can read %%REQ(NAME)%% and %%DYNAMIC_METADATA(NAMESPACE:KEY)%%",
-		h.GetFormat())
+	return nil,
+		fmt.Errorf("hits_addend.format %q is not supported: a module can read %%REQ(NAME)%% and "+
+			"%%DYNAMIC_METADATA(NAMESPACE:KEY)%%",
+			h.GetFormat())
 }
 
 // wholeHits is a number of hits, without its fraction. Beyond the bounds there is none.
@@ -205,8 +208,8 @@ func wholeHits(n float64) (uint64, bool) {
 	return 0, false
 }
 
-// textHits reads a number as Envoy does. Envoy's filter also takes nan, as a number that uses up the limit; here there is no
-// descriptor then, as for other text.
+// textHits reads a number as Envoy does. Envoy's filter also takes nan, as a number that uses up the limit; here there
+// is no descriptor then, as for other text.
 func textHits(text string) (uint64, bool) {
 	if len(text) > 2 && text[0] == '0' && text[1]|0x20 == 'x' && !strings.ContainsAny(text, "pP") {
 		text += "p0" // Go wants an exponent in hexadecimal

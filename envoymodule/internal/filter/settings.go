@@ -18,12 +18,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// own are the settings that Envoy's rate limit filter does not have. Their names are those of the service's flags, with underscores.
+// own are the settings that Envoy's rate limit filter does not have. Their names are those of the service's flags, with
+// underscores.
 type own struct {
 	engineSettings
 
 	SourceCluster string `json:"source_cluster"` // what Envoy calls --service-cluster, which a module cannot ask for
-	Processors    int    `json:"gomaxprocs"`     // processors for Go; default Go's own, and at least Envoy's concurrency and two more
+	// processors for Go; default Go's own, and at least Envoy's concurrency and two more
+	Processors int `json:"gomaxprocs"`
 }
 
 // engineSettings are the settings that make an engine. Filters whose settings are equal share one.
@@ -118,8 +120,8 @@ func read(config []byte) (*own, *ratelimitv3.RateLimit, error) {
 	return o, f, errors.Join(o.check(), o.checkSourceCluster(f), checkFilter(f))
 }
 
-// checkSourceCluster returns an error if an action needs a setting that is missing. Those of routes cannot be checked: they do not know
-// their filter.
+// checkSourceCluster returns an error if an action needs a setting that is missing. Those of routes cannot be checked:
+// they do not know their filter.
 func (o *own) checkSourceCluster(f *ratelimitv3.RateLimit) error {
 	for i, r := range f.GetRateLimits() {
 		for _, a := range r.GetActions() {
@@ -141,7 +143,8 @@ func decode(settings map[string]json.RawMessage, into func([]byte) error) error 
 
 // plain removes what protojson puts into its messages so that nobody compares them.
 func plain(err error) error {
-	return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto:")), " "))
+	return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "),
+		"proto:")), " "))
 }
 
 // check returns the mistakes in our settings that can be found without opening anything.
@@ -191,13 +194,17 @@ const overridesInRedis = "redis" // a value of overrides
 
 // unsupported are the fields of Envoy's filter that a module cannot obey, and why.
 var unsupported = map[string]string{
-	"rate_limit_service":                 "the module decides itself; remove it",
-	"filter_enabled":                     "a module cannot draw by runtime keys; use shadow_mode, or the filter's disabled",
-	"filter_enforced":                    "a module cannot draw by runtime keys; use shadow_mode, or the filter's disabled",
-	"failure_mode_deny_percent":          "a module cannot draw by runtime keys; use failure_mode_deny, or on_error in the rules",
+	"rate_limit_service": "the module decides itself; remove it",
+	"filter_enabled": "a module cannot draw by runtime keys; use shadow_mode, or the " +
+		"filter's disabled",
+	"filter_enforced": "a module cannot draw by runtime keys; use shadow_mode, or the " +
+		"filter's disabled",
+	"failure_mode_deny_percent": "a module cannot draw by runtime keys; use failure_mode_deny, or on_error " +
+		"in the rules",
 	"rate_limited_as_resource_exhausted": "Envoy chooses the gRPC status of a module's replies",
-	"vh_rate_limits":                     "a module cannot read the rate_limits of virtual hosts and routes; write rate_limits here",
-	"override_option":                    "a module cannot read the rate_limits of virtual hosts and routes; write rate_limits here",
+	"vh_rate_limits": "a module cannot read the rate_limits of virtual hosts and routes; write " +
+		"rate_limits here",
+	"override_option": "a module cannot read the rate_limits of virtual hosts and routes; write rate_limits here",
 }
 
 // checkSupported returns an error for each field that is set and not obeyed.

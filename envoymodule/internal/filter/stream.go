@@ -2,7 +2,8 @@ package filter
 
 import "github.com/ratelimitd/ratelimitd/internal/limiter"
 
-// Stream is a request as Envoy shows it. A text that it returns belongs to Envoy, and is valid only until the present hook ends.
+// Stream is a request as Envoy shows it. A text that it returns belongs to Envoy, and is valid only until the present
+// hook ends.
 type Stream interface {
 	Header(name string, index int) (value string, count int) // count: how many values the header has; 0: it is absent
 	RemoteAddress() (string, bool)                           // with its port
@@ -29,8 +30,8 @@ const (
 	RouteMetadata
 )
 
-// Waker makes Envoy call the hook that resumes a request, on the worker of the request. Wake does nothing if the request is gone. Free
-// comes last, once.
+// Waker makes Envoy call the hook that resumes a request, on the worker of the request. Wake does nothing if the
+// request is gone. Free comes last, once.
 type Waker interface {
 	Wake()
 	Free()

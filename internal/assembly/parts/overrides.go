@@ -42,8 +42,8 @@ func (o *Overrides) Read() bool {
 	}
 }
 
-// Await waits for the first attempt to read the source, so that no decision is made without the overrides if the source answers. It reports
-// whether the attempt ended in time.
+// Await waits for the first attempt to read the source, so that no decision is made without the overrides if the source
+// answers. It reports whether the attempt ended in time.
 func (o *Overrides) Await(ctx context.Context, longest time.Duration) bool {
 	select {
 	case <-o.read:

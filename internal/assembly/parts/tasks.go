@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Tasks are what a process does in the background, and what it closes when it stops. The zero value has none. Its methods are not for
-// concurrent use.
+// Tasks are what a process does in the background, and what it closes when it stops. The zero value has none. Its
+// methods are not for concurrent use.
 type Tasks struct {
-	// Guard is put around all work that is added later. A process that must survive a panic of the work recovers it there. Nil: nothing is.
+	// Guard is put around all work that is added later. A process that must survive a panic of the work recovers it there.
+	// Nil: nothing is.
 	Guard func(Work) Work
 
 	work    []Work
@@ -34,7 +35,8 @@ func (t *Tasks) Add(work Work) {
 // Closing adds what Close calls.
 func (t *Tasks) Closing(f func() error) { t.closers = append(t.closers, f) }
 
-// OnDemand adds work that begins with the first call of the function that it returns, if the tasks run then. Any goroutine may call that.
+// OnDemand adds work that begins with the first call of the function that it returns, if the tasks run then. Any
+// goroutine may call that.
 func (t *Tasks) OnDemand(work Work) (begin func()) {
 	if t.Guard != nil {
 		work = t.Guard(work)

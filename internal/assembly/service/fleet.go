@@ -26,7 +26,8 @@ func (s *Service) joinFleet() *fleet.Fleet {
 				Decisions: fleet.Decisions{Passed: t.Passed, Denied: t.Denied, Failed: t.Failed, OnError: t.OnError},
 			}
 			for _, c := range s.counters.Redis {
-				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.Settings), Open: c.Breakers.Open(), Connections: c.Connections.Open()})
+				p.Redis = append(p.Redis, fleet.Redis{Name: strings.ToLower(c.Settings), Open: c.Breakers.Open(),
+					Connections: c.Connections.Open()})
 			}
 			for _, c := range s.counters.Caches {
 				p.Caches = append(p.Caches, fleet.Cache{Name: c.Name, Entries: uint64(max(c.Len(), 0))})

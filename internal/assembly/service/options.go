@@ -21,8 +21,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
 )
 
-// Options are the parts of a Service. New adds to the options of other packages what these get from each other: the limiter, the
-// counters, the registry, the log.
+// Options are the parts of a Service. New adds to the options of other packages what these get from each other: the
+// limiter, the counters, the registry, the log.
 type Options struct {
 	Tasks    *assembly.Tasks // the work of the parts below; Run does it, and New closes it if it fails
 	Log      *slog.Logger

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
-// longestFirstRead is how long the first read of overrides may keep the service from answering. A million overrides take some
-// ten seconds, and a Redis that does not answer takes two.
+// longestFirstRead is how long the first read of overrides may keep the service from answering. A million overrides
+// take some ten seconds, and a Redis that does not answer takes two.
 const longestFirstRead = 30 * time.Second
 
 // followOverrides makes the limiter use the overrides of their source, if there is one.

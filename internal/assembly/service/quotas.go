@@ -13,7 +13,8 @@ const shareKeys = "ratelimitd-shares:"
 
 // assignQuotas makes what shares limits among the clients of the rate limit quota service.
 func (s *Service) assignQuotas() *assigner.Assigner {
-	o := assigner.Options{Limiter: s.Limiter, Metrics: s.o.Registry, Log: s.o.Log, Room: s.o.Budget.Class("quota", s.o.Budget.Total()/8)}
+	o := assigner.Options{Limiter: s.Limiter, Metrics: s.o.Registry, Log: s.o.Log,
+		Room: s.o.Budget.Class("quota", s.o.Budget.Total()/8)}
 	if s.counters.Shared != nil {
 		prefix := s.o.Counters.KeyPrefix + shareKeys
 		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: prefix, Process: rand.Text()})

@@ -29,7 +29,8 @@ func (o *RedisHealth) backOff() backoff.BackOff {
 
 const (
 	pingEvery = time.Second // if health follows Redis, or after Redis has rejected a call
-	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping uses it.
+	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping
+	// uses it.
 	pingTimeout = time.Second
 )
 
@@ -38,9 +39,9 @@ func noAnswer(c *assembly.Connected) string {
 	return "no answer from the Redis of " + c.Settings + "_URL"
 }
 
-// pingRedis finds out before the service listens whether each Redis answers. Without Serve, health is red until all of them have answered:
-// a rollout should stop if a new replica cannot reach its Redis, because of a wrong address for example. Meanwhile calls are answered by
-// on_error.
+// pingRedis finds out before the service listens whether each Redis answers. Without Serve, health is red until all of
+// them have answered: a rollout should stop if a new replica cannot reach its Redis, because of a wrong address for
+// example. Meanwhile calls are answered by on_error.
 func (s *Service) pingRedis(ctx context.Context) {
 	ask := !s.o.Redis.Serve || s.o.Redis.Active
 	answered := make([]bool, len(s.counters.Redis))
@@ -59,8 +60,8 @@ func (s *Service) pingRedis(ctx context.Context) {
 	wg.Wait()
 }
 
-// awaitRedis pings a Redis until it answers, and ends the service if that takes longer than allowed. Then health follows it, if
-// the options say so.
+// awaitRedis pings a Redis until it answers, and ends the service if that takes longer than allowed. Then health
+// follows it, if the options say so.
 func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answered bool) error {
 	o := &s.o.Redis
 	if !answered {
@@ -69,7 +70,8 @@ func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answere
 			pingCtx, cancel := context.WithTimeout(ctx, pingTimeout)
 			defer cancel()
 			return struct{}{}, c.Ping(pingCtx)
-		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error, next time.Duration) {
+		}, backoff.WithBackOff(o.backOff()), backoff.WithMaxElapsedTime(o.MaxElapsed), backoff.WithNotify(func(err error,
+			next time.Duration) {
 			waited = true
 			log := s.o.Log.With("settings", c.Settings, "error", err, "asked_again_in", next.Round(time.Millisecond))
 			if advice := redisconn.Advice(err, c.Settings); advice != "" {
@@ -92,8 +94,8 @@ func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answere
 	return nil
 }
 
-// followRedis makes health red while a Redis rejects the calls of this user, and, if the options say so, while it does not answer. It
-// ends with ctx.
+// followRedis makes health red while a Redis rejects the calls of this user, and, if the options say so, while it does
+// not answer. It ends with ctx.
 func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()
@@ -121,7 +123,8 @@ func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 		if alive {
 			s.o.Log.Info("Redis can be used again", "settings", c.Settings)
 		} else {
-			s.o.Log.Warn("Redis cannot be used: health is red", "settings", c.Settings, "advice", redisconn.Advice(err, c.Settings), "error", err)
+			s.o.Log.Warn("Redis cannot be used: health is red", "settings", c.Settings, "advice",
+				redisconn.Advice(err, c.Settings), "error", err)
 		}
 	}
 }

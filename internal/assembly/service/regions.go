@@ -91,6 +91,7 @@ func (s *Service) warnOfRegions(tree *descriptor.Tree) {
 		s.o.Log.Warn("limits with regions count only here: no region is set",
 			"limits", across, "first", first, "hint", "set RATELIMITD_REGION and RATELIMITD_REGIONS")
 	case unknown != "":
-		s.o.Log.Error("a limit has a home that is no region: on_error decides its requests", "home", unknown, "rule", where, "regions", names)
+		s.o.Log.Error("a limit has a home that is no region: on_error decides its requests", "home", unknown, "rule", where,
+			"regions", names)
 	}
 }

@@ -21,7 +21,8 @@ func (s *Service) signReservations() *reservation.Signer {
 		ids.SetKey(reservation.NewKey())
 	default:
 		shared := reservation.SharedKey{
-			Client: s.counters.Shared, Key: s.o.Counters.KeyPrefix + reservationKey, Signer: ids, Needed: s.reserves(), Log: s.o.Log,
+			Client: s.counters.Shared, Key: s.o.Counters.KeyPrefix + reservationKey, Signer: ids, Needed: s.reserves(),
+			Log: s.o.Log,
 		}
 		s.o.Tasks.Add(shared.Run)
 	}

@@ -22,8 +22,8 @@ type rules struct {
 	rejected  atomic.Bool // an xDS server has sent only rules that cannot be used
 }
 
-// loadRules loads the rules for the first time and follows their changes. Rules over xDS come later: health stays red until there are
-// some, unless the options say that it starts without.
+// loadRules loads the rules for the first time and follows their changes. Rules over xDS come later: health stays red
+// until there are some, unless the options say that it starts without.
 func (s *Service) loadRules() error {
 	o := &s.o.Rules
 	if o.Folder == nil {
@@ -125,10 +125,10 @@ func (s *Service) reportHealth() {
 // NoRules is what /healthcheck answers while the active rules do not suffice.
 const NoRules = "no usable rules are loaded; the log and /rlconfig on the admin port say why"
 
-// healthy reports whether the active rules suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been loaded,
-// even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules sends nothing.
-// If only bad rules have arrived, the replica is unhealthy, because nothing enforces the limits in them. With
-// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a domain.
+// healthy reports whether the active rules suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been
+// loaded, even if they are empty. With it no rules need to have been loaded yet, because a control plane without rules
+// sends nothing. If only bad rules have arrived, the replica is unhealthy, because nothing enforces the limits in them.
+// With HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED there must be a domain.
 func (s *Service) healthy() bool {
 	o := &s.o.Rules
 	tree := s.Limiter.Tree()

@@ -23,9 +23,10 @@ const (
 	longestPause   = 2 * time.Second  // between two answers
 )
 
-// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at a time. All scrapes
-// that wait share it, and it is kept compressed until the last of them has read it. Then comes a pause, four times as long as making the
-// answer took. Each peer reads one answer at a time, so that no peer takes another one's place.
+// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at
+// a time. All scrapes that wait share it, and it is kept compressed until the last of them has read it. Then comes a
+// pause, four times as long as making the answer took. Each peer reads one answer at a time, so that no peer takes
+// another one's place.
 type scrapes struct {
 	inner http.Handler  // writes all metrics
 	room  *intake.Class // the bytes of answers that peers still read
@@ -138,7 +139,8 @@ func (s *scrapes) enter(ctx context.Context, from string) (leave func(), why str
 	}
 }
 
-// answer returns an answer that is not begun yet, so that it has all that was counted before. release ends the use of it.
+// answer returns an answer that is not begun yet, so that it has all that was counted before. release ends the use of
+// it.
 func (s *scrapes) answer(form string) (a *scraped, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -106,7 +106,8 @@ func TestScrapesShareAnAnswer(t *testing.T) {
 
 // A peer that does not read takes no place of others, and what it has not read is counted. Its own next scrape waits.
 func TestSlowScrapers(t *testing.T) {
-	text := make([]byte, 12<<20) // does not get smaller when it is compressed, and does not fit into the buffers of sockets
+	// does not get smaller when it is compressed, and does not fit into the buffers of sockets
+	text := make([]byte, 12<<20)
 	_, _ = rand.Read(text)
 	budget := intake.NewBudget(18 << 20)
 	room := budget.Class("scrapes", 0)
@@ -152,7 +153,8 @@ func TestSlowScrapers(t *testing.T) {
 	})
 }
 
-// A panic while an answer is made ends the scrapes that wait for it, and no others: neither the process nor a later scrape.
+// A panic while an answer is made ends the scrapes that wait for it, and no others: neither the process nor a later
+// scrape.
 func TestScrapesAfterAPanic(t *testing.T) {
 	var broken atomic.Bool
 	broken.Store(true)

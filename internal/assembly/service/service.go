@@ -104,8 +104,8 @@ func (s *Service) trackHotKeys() *hotkeys.Tracker {
 	return t
 }
 
-// openShared makes what the ports have in common: bounds, the answer to scrapes, and envoyproxy/ratelimit's statistics. A metric that an
-// operator's mapping makes invalid does not hide the others.
+// openShared makes what the ports have in common: bounds, the answer to scrapes, and envoyproxy/ratelimit's statistics.
+// A metric that an operator's mapping makes invalid does not hide the others.
 func (s *Service) openShared() error {
 	ports := s.o.Ports
 	ports.Budget, ports.Metrics, ports.Log = s.o.Budget, s.o.Registry, s.o.Log

@@ -30,8 +30,8 @@ type Request struct {
 	Customer []byte // the customer; part of the arena
 }
 
-// Build makes the request for a line. fields are Record.Fields as texts. The parts of the request belong to the arena. It
-// returns false if the line is skipped: a condition does not hold, or no descriptor is left.
+// Build makes the request for a line. fields are Record.Fields as texts. The parts of the request belong to the arena.
+// It returns false if the line is skipped: a condition does not hold, or no descriptor is left.
 //
 // As with the actions of Envoy's rate limit filter, an entry whose value is absent leaves its whole descriptor out.
 func (m *Mapping) Build(fields []string, hits []uint64, a *Arena, req *Request) bool {
@@ -88,7 +88,8 @@ func (d *descriptorMap) build(fields []string, a *Arena) ([]descriptor.Entry, bo
 // noCustomer is the customer of lines that do not name one.
 const noCustomer = "(none)"
 
-// appendCustomer appends the customer: the value that the mapping sets, else every distinct entry that comes from the log.
+// appendCustomer appends the customer: the value that the mapping sets, else every distinct entry that comes from the
+// log.
 func (m *Mapping) appendCustomer(fields []string, a *Arena) {
 	if m.customer != nil {
 		if c := m.customer.of(fields); c != "" {
@@ -117,8 +118,8 @@ func (m *Mapping) appendCustomer(fields []string, a *Arena) {
 	}
 }
 
-// SetCustomer identifies customers by the entries with these keys, whatever the mapping says. It must not be called while
-// lines are read.
+// SetCustomer identifies customers by the entries with these keys, whatever the mapping says. It must not be called
+// while lines are read.
 func (m *Mapping) SetCustomer(keys []string) error {
 	var chosen []entryMap
 	var known []string
@@ -129,7 +130,8 @@ func (m *Mapping) SetCustomer(keys []string) error {
 	}
 	for _, key := range keys {
 		if !slices.Contains(known, key) {
-			return fmt.Errorf("no descriptor has an entry %q that comes from the log; there are %s", key, yamlform.List(known, "and"))
+			return fmt.Errorf("no descriptor has an entry %q that comes from the log; there are %s", key,
+				yamlform.List(known, "and"))
 		}
 		for _, e := range m.customerEntries {
 			if e.key == key {

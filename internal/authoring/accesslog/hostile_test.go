@@ -48,8 +48,9 @@ func TestManyFields(t *testing.T) {
 	}
 }
 
-// The longest log_format and pattern, with very many variables and with very long texts, and the longest lines, cost time in proportion
-// to their length: the work of reading them is done in far less than the bound here, and its square in far more. Messages stay short.
+// The longest log_format and pattern, with very many variables and with very long texts, and the longest lines, cost
+// time in proportion to their length: the work of reading them is done in far less than the bound here, and its square
+// in far more. Messages stay short.
 func TestLongestFormatsAndLines(t *testing.T) {
 	const longest = 1<<20 - 1000 // a mapping has at most 1 MiB, and so has a line
 	many := func(n int, format string) string {

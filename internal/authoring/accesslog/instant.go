@@ -120,14 +120,16 @@ func zoneFormOf(text string, behind int) zoneForm {
 	}
 }
 
-// rfc3339 reads 2006-01-02T15:04:05.999Z, including with lower-case letters, a blank instead of the T, or +0900 instead of +09:00.
+// rfc3339 reads 2006-01-02T15:04:05.999Z, including with lower-case letters, a blank instead of the T, or +0900 instead
+// of +09:00.
 func (l *layout) rfc3339(text string) (int64, error) {
 	const second = len("2006-01-02T15:04:05")
 	if len(text) < second || text[10] != 'T' && text[10] != 't' && text[10] != ' ' {
 		return 0, errNoTime
 	}
 	form := zoneFormOf(text, second)
-	if text[10] != 'T' || text[len(text)-1] == 'z' || form == zonePlain { // convert to the standard's form, which is read fastest
+	// convert to the standard's form, which is read fastest
+	if text[10] != 'T' || text[len(text)-1] == 'z' || form == zonePlain {
 		text = text[:10] + "T" + strings.ToUpper(text[11:])
 		if form == zonePlain {
 			text = text[:len(text)-2] + ":" + text[len(text)-2:]

@@ -111,7 +111,8 @@ func (j *jsonLines) object(text []byte, p *path, fields [][]byte) error {
 	return nil
 }
 
-// value is the text of a value, which must be a single one. A text that is not UTF-8 stays as it is: the reader rejects it.
+// value is the text of a value, which must be a single one. A text that is not UTF-8 stays as it is: the reader rejects
+// it.
 func (j *jsonLines) value(value json.RawMessage, p *path) ([]byte, error) {
 	kind := ""
 	switch value[0] {

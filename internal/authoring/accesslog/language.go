@@ -49,65 +49,93 @@ var (
 	conditionsType = yamlform.Type{Kind: yamlform.Anything, Form: "a condition, or a list of them"}
 )
 
-// The language of mappings. Each row is one key and reads the key's value. The tables in docs/reference/log-keys.md come from the
-// same rows.
+// The language of mappings. Each row is one key and reads the key's value. The tables in docs/reference/log-keys.md
+// come from the same rows.
 var (
 	mappingForm = yamlform.NewForm("mapping", "a mapping",
-		required(keep("format", yamlform.OneOf(formatNames...), "the format of the log", func(m *mappingReading) *yamlform.Value { return &m.format })),
-		keep("pattern", textType, "for `envoy`, `text` and `nginx`: how lines are written", func(m *mappingReading) *yamlform.Value { return &m.pattern }),
+		required(keep("format", yamlform.OneOf(formatNames...), "the format of the log",
+			func(m *mappingReading) *yamlform.Value { return &m.format })),
+		keep("pattern", textType, "for `envoy`, `text` and `nginx`: how lines are written",
+			func(m *mappingReading) *yamlform.Value { return &m.pattern }),
 		byDefault("the format's own time, except for `text` and `json`",
-			keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened", func(m *mappingReading) *yamlform.Value { return &m.time })),
-		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"}, "the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
-		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"}, "the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
-		byDefault("1", keep("hits", hitsType, "the hits of a request", func(m *mappingReading) *yamlform.Value { return &m.hits })),
+			keep("time", yamlform.Type{Kind: yamlform.Anything, Form: "a field, or a map: `time`"}, "when a request happened",
+				func(m *mappingReading) *yamlform.Value { return &m.time })),
+		required(keep("domain", yamlform.Type{Kind: yamlform.Anything, Form: "text, or a map: a value"},
+			"the domain of the rules", func(m *mappingReading) *yamlform.Value { return &m.domain })),
+		required(keep("descriptors", yamlform.Type{Kind: yamlform.Anything, Form: "list of descriptors"},
+			"the descriptors of the request", func(m *mappingReading) *yamlform.Value { return &m.descriptors })),
+		byDefault("1", keep("hits", hitsType, "the hits of a request",
+			func(m *mappingReading) *yamlform.Value { return &m.hits })),
 		byDefault("all entries from the log, except `reserve_id` and `commit_id`",
-			keep("customer", yamlform.MapOf("value"), "the customer in the report", func(m *mappingReading) *yamlform.Value { return &m.customer })),
-		keep("when", conditionsType, "only lines that meet all conditions are replayed", func(m *mappingReading) *yamlform.Value { return &m.when }),
+			keep("customer", yamlform.MapOf("value"), "the customer in the report",
+				func(m *mappingReading) *yamlform.Value { return &m.customer })),
+		keep("when", conditionsType, "only lines that meet all conditions are replayed",
+			func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
 	timeForm = yamlform.NewForm("time", "`time`",
 		keep("field", textType, "the field with the time", func(t *timeReading) *yamlform.Value { return &t.field }),
 		byDefault("`"+layoutNames[0]+"`",
-			keep("layout", textType, "`rfc3339` (2026-03-01T12:00:00.5Z), `clf` (01/Mar/2026:12:00:00 +0000), `unix`, `unix_ms`, `unix_us`, `unix_ns`, or 2006-01-02 15:04:05 as your log would write it", func(t *timeReading) *yamlform.Value { return &t.layout })),
-		keep("zone", textType, "the time zone of times without one, such as `Asia/Seoul`", func(t *timeReading) *yamlform.Value { return &t.zone }),
+			keep("layout", textType,
+				"`rfc3339` (2026-03-01T12:00:00.5Z), `clf` (01/Mar/2026:12:00:00 +0000), `unix`, `unix_ms`, `unix_us`, "+
+					"`unix_ns`, or 2006-01-02 15:04:05 as your log would write it",
+				func(t *timeReading) *yamlform.Value { return &t.layout })),
+		keep("zone", textType, "the time zone of times without one, such as `Asia/Seoul`",
+			func(t *timeReading) *yamlform.Value { return &t.zone }),
 	)
 
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
-		required(keep("entries", yamlform.MapsOf("entry"), "the entries", func(d *descriptorReading) *yamlform.Value { return &d.entries })),
-		keep("when", conditionsType, "send the descriptor only if these conditions hold", func(d *descriptorReading) *yamlform.Value { return &d.when }),
-		keep("hits", hitsType, "replaces the mapping's `hits`", func(d *descriptorReading) *yamlform.Value { return &d.hits }),
+		required(keep("entries", yamlform.MapsOf("entry"), "the entries",
+			func(d *descriptorReading) *yamlform.Value { return &d.entries })),
+		keep("when", conditionsType, "send the descriptor only if these conditions hold",
+			func(d *descriptorReading) *yamlform.Value { return &d.when }),
+		keep("hits", hitsType, "replaces the mapping's `hits`",
+			func(d *descriptorReading) *yamlform.Value { return &d.hits }),
 	)
 
 	valueFields = []yamlform.Field[valueReading]{
 		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
 		fieldRow, headerRow, partRow,
-		keep("regex", textType, "uses the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)). If nothing matches, the value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
-		keep("default", textType, "the text to use if the value is absent", func(v *valueReading) *yamlform.Value { return &v.fallback }),
+		keep("regex", textType,
+			"uses the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)). If nothing matches, the "+
+				"value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
+		keep("default", textType, "the text to use if the value is absent",
+			func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
 	fieldRow  = keep("field", textType, "a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow = keep("header", textType, "a request header that the log contains (not in `json`)", func(v *valueReading) *yamlform.Value { return &v.header })
-	partRow   = byDefault("`"+partNames[partAll]+"`",
-		keep("part", yamlform.OneOf(partNames...), "the part to use: the `address` without its port, the `path` without the query, the `first` or `last` item of a list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
+	headerRow = keep("header", textType, "a request header that the log contains (not in `json`)",
+		func(v *valueReading) *yamlform.Value { return &v.header })
+	partRow = byDefault("`"+partNames[partAll]+"`",
+		keep("part", yamlform.OneOf(partNames...),
+			"the part to use: the `address` without its port, the `path` without the query, the `first` or `last` item of a "+
+				"list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
 
 	entryForm = yamlform.NewForm("entry", "an entry", slices.Concat(
-		[]yamlform.Field[valueReading]{required(keep("key", textType, "the key of the entry", func(v *valueReading) *yamlform.Value { return &v.key }))},
+		[]yamlform.Field[valueReading]{required(keep("key", textType, "the key of the entry",
+			func(v *valueReading) *yamlform.Value { return &v.key }))},
 		valueFields,
-		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType, "if the value is absent, leave out the entry and not the whole descriptor", func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
+		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType,
+			"if the value is absent, leave out the entry and not the whole descriptor",
+			func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
 	)...)
 
 	conditionForm = yamlform.NewForm("condition", "a condition",
 		fieldRow, headerRow, partRow,
-		keep("is", listType, "it equals this text, or one of these", func(v *valueReading) *yamlform.Value { return &v.oneOf }),
-		keep("matches", textType, "this regular expression matches somewhere in it", func(v *valueReading) *yamlform.Value { return &v.matches }),
-		keep("present", flagType, "it is present (`true`) or absent (`false`)", func(v *valueReading) *yamlform.Value { return &v.present }),
+		keep("is", listType, "it equals this text, or one of these",
+			func(v *valueReading) *yamlform.Value { return &v.oneOf }),
+		keep("matches", textType, "this regular expression matches somewhere in it",
+			func(v *valueReading) *yamlform.Value { return &v.matches }),
+		keep("present", flagType, "it is present (`true`) or absent (`false`)",
+			func(v *valueReading) *yamlform.Value { return &v.present }),
 		keep("not", flagType, "the opposite must hold", func(v *valueReading) *yamlform.Value { return &v.not }),
 	)
 
 	hitsForm = yamlform.NewForm("hits", "`hits`",
 		keep("field", textType, "the field with the number", func(h *hitsReading) *yamlform.Value { return &h.field }),
-		byDefault("1", keep("default", yamlform.Uint32(0), "the number for lines without one", func(h *hitsReading) *yamlform.Value { return &h.fallback })),
+		byDefault("1", keep("default", yamlform.Uint32(0), "the number for lines without one",
+			func(h *hitsReading) *yamlform.Value { return &h.fallback })),
 	)
 
 	// places are the maps that a misplaced key may belong to, the most likely first.
@@ -116,7 +144,8 @@ var (
 
 // Language returns the language of mappings.
 func Language() yamlform.Language {
-	return yamlform.Language{Maps: []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &descriptorForm.Map, &entryForm.Map, &valueForm.Map, &conditionForm.Map, &hitsForm.Map}}
+	return yamlform.Language{Maps: []*yamlform.Map{&mappingForm.Map, &timeForm.Map, &descriptorForm.Map, &entryForm.Map,
+		&valueForm.Map, &conditionForm.Map, &hitsForm.Map}}
 }
 
 func required[T any](f yamlform.Field[T]) yamlform.Field[T] {
@@ -132,7 +161,8 @@ func byDefault[T any](value string, f yamlform.Field[T]) yamlform.Field[T] {
 
 // keep returns a row that keeps the value for later.
 func keep[T any](name string, t yamlform.Type, doc string, of func(*T) *yamlform.Value) yamlform.Field[T] {
-	return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: t, Doc: doc}, Read: func(into *T, v yamlform.Value) { *of(into) = v }}
+	return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: t, Doc: doc},
+		Read: func(into *T, v yamlform.Value) { *of(into) = v }}
 }
 
 // LoadMapping reads a mapping file.
@@ -147,7 +177,8 @@ func LoadMapping(name string) (*Mapping, []*yamlform.Error) {
 	case err != nil:
 		return nil, []*yamlform.Error{{File: name, Msg: "cannot be read: " + err.Error()}}
 	case len(data) > maxMappingSize:
-		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("has more than %d bytes, which is too long for a mapping", maxMappingSize)}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("has more than %d bytes, which is too long for a mapping",
+			maxMappingSize)}}
 	}
 	return ParseMapping(name, data)
 }
@@ -235,7 +266,8 @@ func (c *compiler) format(n *mappingReading) bool {
 	m.own = n.pattern.Given()
 	switch {
 	case m.own && m.format == formatApache:
-		n.pattern.Errorf("`pattern` is not for `apache`, which is the common and the combined format: write another LogFormat in nginx's words with `format: nginx`, or with `format: text`")
+		n.pattern.Errorf("`pattern` is not for `apache`, which is the common and the combined format: write another " +
+			"LogFormat in nginx's words with `format: nginx`, or with `format: text`")
 	case m.own && !text && !nginx:
 		n.pattern.Errorf("`pattern` is for the formats `envoy`, `text` and `nginx`, this is `%s`", formatNames[m.format])
 	}
@@ -302,7 +334,8 @@ func (c *compiler) field(v yamlform.Value) int {
 		i := m.pattern.operator(name)
 		switch {
 		case i == severalOperators:
-			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets", yamlform.Quote(name))
+			v.Errorf("several operators of the pattern are called %s: write one of them in full, with what stands in brackets",
+				yamlform.Quote(name))
 			return -1
 		case i < 0:
 			what := "the pattern has no operator"
@@ -317,7 +350,8 @@ func (c *compiler) field(v yamlform.Value) int {
 	return c.need(name, v)
 }
 
-// unknownField is a message about a field that a log does not have. It is made only if it is reported, because there may be many names.
+// unknownField is a message about a field that a log does not have. It is made only if it is reported, because there
+// may be many names.
 type unknownField struct {
 	what, name string
 	names      func() []string // the names that exist
@@ -334,7 +368,8 @@ func (u unknownField) String() string {
 		return fmt.Sprintf("%s %s: did you mean `%s`?", u.what, yamlform.Quote(u.name), near)
 	}
 	if more := len(names) - maxListed; more > 0 {
-		return fmt.Sprintf("%s %s: there are %s, and %d more", u.what, yamlform.Quote(u.name), yamlform.List(names[:maxListed], "and"), more)
+		return fmt.Sprintf("%s %s: there are %s, and %d more", u.what, yamlform.Quote(u.name),
+			yamlform.List(names[:maxListed], "and"), more)
 	}
 	return fmt.Sprintf("%s %s: there are %s", u.what, yamlform.Quote(u.name), yamlform.List(names, "and"))
 }
@@ -368,7 +403,8 @@ func (c *compiler) header(v yamlform.Value) int {
 	}
 	p := c.mapping.pattern
 	if p == nil {
-		v.Errorf("`header` is for the formats `envoy`, `text`, `nginx` and `apache`: write `field` and the name that it has in the log")
+		v.Errorf("`header` is for the formats `envoy`, `text`, `nginx` and `apache`: write `field` and the name that it " +
+			"has in the log")
 		return -1
 	}
 	i := p.header(name)
@@ -429,7 +465,8 @@ func (c *compiler) nginxTime(v, top yamlform.Value) {
 			return
 		}
 	}
-	v.Errorf("the log_format has no time: put $time_local, $time_iso8601 or $msec into it, or write the field that has the time as `time`")
+	v.Errorf("the log_format has no time: put $time_local, $time_iso8601 or $msec into it, or write the field that has " +
+		"the time as `time`")
 }
 
 // nginxLayout returns how nginx writes the time into a variable.
@@ -459,7 +496,8 @@ func (c *compiler) layout(v yamlform.Value, zone bool) {
 			v.Errorf("unknown `layout` %s: did you mean `%s`?", yamlform.Quote(name), near)
 			return
 		}
-		v.Errorf("`layout` %s does not have date and time to the second: write %s, or how a log would write 2006-01-02 15:04:05",
+		v.Errorf("`layout` %s does not have date and time to the second: write %s, or how a log would write "+
+			"2006-01-02 15:04:05",
 			yamlform.Quote(name), yamlform.List(layoutNames, "or"))
 		return
 	}

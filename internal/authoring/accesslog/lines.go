@@ -17,8 +17,8 @@ type lines struct {
 	number int // of the line last read, from 1
 }
 
-// next returns a line without its line ending. The line is valid until the next call, and the customer may write to it. A line
-// that is too long is skipped.
+// next returns a line without its line ending. The line is valid until the next call, and the customer may write to it.
+// A line that is too long is skipped.
 func (l *lines) next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

@@ -29,8 +29,8 @@ type LineError struct {
 
 func (e *LineError) Error() string { return "line " + strconv.Itoa(e.Line) + ": " + e.Msg }
 
-// splitter splits the next line into fields. It returns a *LineError for a line that it cannot parse, and a different error if
-// nothing more can be read.
+// splitter splits the next line into fields. It returns a *LineError for a line that it cannot parse, and a different
+// error if nothing more can be read.
 type splitter interface {
 	split(fields [][]byte) (line int, err error)
 }
@@ -44,7 +44,8 @@ type Reader struct {
 	seen   []bool
 }
 
-// NewReader returns a reader of a log, which may be compressed with gzip. The error is about the log as a whole: broken gzip.
+// NewReader returns a reader of a log, which may be compressed with gzip. The error is about the log as a whole: broken
+// gzip.
 func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	buffered := bufio.NewReaderSize(r, maxLine)
 	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
@@ -69,8 +70,8 @@ func (m *Mapping) NewReader(r io.Reader) (*Reader, error) {
 	return reader, nil
 }
 
-// Next returns the next line, or io.EOF after the last. The record is valid until the next call. After a *LineError the next
-// line can be read; after any other error nothing more can be read.
+// Next returns the next line, or io.EOF after the last. The record is valid until the next call. After a *LineError the
+// next line can be read; after any other error nothing more can be read.
 func (r *Reader) Next() (*Record, error) {
 	fields := r.rec.Fields
 	for {
@@ -110,10 +111,12 @@ func (r *Reader) check(fields [][]byte) error {
 			continue
 		}
 		if len(f) > maxText {
-			return r.errorf("%s has %d bytes: the service takes no value of more than %d", yamlform.Quote(r.m.fields[i].name), len(f), maxText)
+			return r.errorf("%s has %d bytes: the service takes no value of more than %d", yamlform.Quote(r.m.fields[i].name),
+				len(f), maxText)
 		}
 		if !utf8.Valid(f) {
-			return r.errorf("%s is not UTF-8, and the service takes nothing else: %s", yamlform.Quote(r.m.fields[i].name), yamlform.Quote(string(f)))
+			return r.errorf("%s is not UTF-8, and the service takes nothing else: %s", yamlform.Quote(r.m.fields[i].name),
+				yamlform.Quote(string(f)))
 		}
 	}
 	when := fields[r.m.time]
@@ -128,7 +131,8 @@ func (r *Reader) check(fields [][]byte) error {
 		h := r.m.descriptors[i].hits
 		var ok bool
 		if r.rec.Hits[i], ok = h.parse(fields); !ok {
-			return r.errorf("hits must be a whole number up to 4294967295, %s is %s", yamlform.Quote(r.m.fields[h.field].name), yamlform.Quote(string(fields[h.field])))
+			return r.errorf("hits must be a whole number up to 4294967295, %s is %s", yamlform.Quote(r.m.fields[h.field].name),
+				yamlform.Quote(string(fields[h.field])))
 		}
 	}
 	return nil
@@ -160,7 +164,8 @@ func (s *Missed) Errors(m *Mapping) []*yamlform.Error {
 	for i, seen := range s.seen {
 		if !seen {
 			f := &m.fields[i]
-			errs = append(errs, &yamlform.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col, Msg: "no line of the log has a field " + yamlform.Quote(f.name)})
+			errs = append(errs, &yamlform.Error{File: f.at.File, Line: f.at.Line, Col: f.at.Col,
+				Msg: "no line of the log has a field " + yamlform.Quote(f.name)})
 		}
 	}
 	return errs

@@ -231,13 +231,16 @@ var layoutNames = []string{"rfc3339", "unix", "unix_ms", "unix_us", "unix_ns", "
 func (m *Mapping) Advice() string {
 	switch {
 	case m.format == formatNginx && !m.own:
-		return "lines must have nginx's combined format: if nginx.conf has a log_format, write it as the `pattern` of the mapping, or as --pattern"
+		return "lines must have nginx's combined format: if nginx.conf has a log_format, write it as the `pattern` of the " +
+			"mapping, or as --pattern"
 	case m.format == formatNginx:
 		return "compare the `pattern` of the mapping, or --pattern, with the log_format in nginx.conf"
 	case m.format == formatApache:
-		return "lines must have Apache's common or combined format: write another LogFormat as the `pattern` of `format: nginx` or `format: text`"
+		return "lines must have Apache's common or combined format: write another LogFormat as the `pattern` of `format: " +
+			"nginx` or `format: text`"
 	case m.format == formatEnvoy && !m.own:
-		return "lines must have Envoy's default format: if its configuration has a text_format, write it as the `pattern` of the mapping, or as --pattern"
+		return "lines must have Envoy's default format: if its configuration has a text_format, write it as the `pattern` " +
+			"of the mapping, or as --pattern"
 	case m.format == formatEnvoy:
 		return "compare the `pattern` of the mapping, or --pattern, with the text_format in Envoy's configuration"
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// nginxCombined is what nginx logs unless its configuration says something else. apacheCombined is Apache's combined format in
-// nginx's words; its common format ends after the bytes.
+// nginxCombined is what nginx logs unless its configuration says something else. apacheCombined is Apache's combined
+// format in nginx's words; its common format ends after the bytes.
 const (
 	nginxCombined  = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
 	apacheCombined = `$remote_addr $remote_ident $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
@@ -70,8 +70,11 @@ func parseLogFormat(s string) (*pattern, error) {
 			used += 2
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, wrong(i, "nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and in nginx.conf",
-				yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
+			return nil,
+				wrong(i,
+					"nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and "+
+						"in nginx.conf",
+					yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
 		p.endText(&text)
 		p.add(operator{name: name, field: -1})
@@ -112,7 +115,8 @@ func variables(header string) []string {
 	return []string{"http_" + strings.ReplaceAll(strings.ToLower(header), "-", "_")}
 }
 
-// requestLine splits a request line into method, path and protocol. Parts that it does not have are empty: clients send anything.
+// requestLine splits a request line into method, path and protocol. Parts that it does not have are empty: clients send
+// anything.
 func requestLine(line []byte) (parts [3][]byte) {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok || len(method) == 0 {

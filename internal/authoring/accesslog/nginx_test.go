@@ -17,8 +17,9 @@ descriptors:
   - [{key: agent, header: user-agent}]
 `
 
-// nginx's own format, in lines that nginx 1.22 of Debian wrote: requests, a user with quotes and a letter that is not ASCII in the user
-// agent, bytes of TLS, a request without a protocol, one with a blank in its path, one without a request line.
+// nginx's own format, in lines that nginx 1.22 of Debian wrote: requests, a user with quotes and a letter that is not
+// ASCII in the user agent, bytes of TLS, a request without a protocol, one with a blank in its path, one without a
+// request line.
 func TestNginxCombined(t *testing.T) {
 	check(t, "format: nginx"+webMapping, `127.0.0.1 - - [22/Nov/2026:14:59:46 +0000] "GET /a?b=c HTTP/1.1" 404 153 "-" "curl/7.88.1"
 127.0.0.1 - ann [22/Nov/2026:14:59:46 +0000] "GET /x HTTP/1.1" 404 153 "-" "a\x22b\x5C\xC3\xA9"

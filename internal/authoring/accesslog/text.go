@@ -53,10 +53,12 @@ func parsePattern(s string) (*pattern, error) {
 		}
 		name, length := operatorAt(s[i:])
 		if length == 0 {
-			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%", yamlform.Quote(s[i:]))
+			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%",
+				yamlform.Quote(s[i:]))
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
-			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: nothing would separate their values", yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
+			return nil, fmt.Errorf("nothing stands between %%%s%% and %%%s%%: nothing would separate their values",
+				yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
 		p.endText(&text)
 		p.add(operator{name: name, field: -1})
@@ -156,8 +158,8 @@ const (
 	severalOperators = -2
 )
 
-// operator returns the index of the operator that a mapping names: as written, or without arguments if that is unique. Else it
-// returns noOperator or severalOperators.
+// operator returns the index of the operator that a mapping names: as written, or without arguments if that is unique.
+// Else it returns noOperator or severalOperators.
 func (p *pattern) operator(name string) int {
 	name = strings.ToLower(name)
 	if p.nginx() {
@@ -218,8 +220,8 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 
 // split splits a line into fields. It returns an error message, or "".
 //
-// Envoy does not escape what clients send. A quote within quotes may be an attempt to forge the fields that follow, so such
-// a line is an error.
+// Envoy does not escape what clients send. A quote within quotes may be an attempt to forge the fields that follow, so
+// such a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
 		return fmt.Sprintf("it does not begin with %s, as the %s says", quote(p.lead), p.what)
@@ -236,7 +238,8 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 		case op.quoted:
 			if q := p.escape.closingQuote(rest); q >= 0 {
 				if !bytes.HasPrefix(rest[q:], op.after) {
-					return p.at(line, rest[q:]) + fmt.Sprintf("after %s stands %s, not %s: a quote within a value makes a line of text ambiguous",
+					return p.at(line,
+						rest[q:]) + fmt.Sprintf("after %s stands %s, not %s: a quote within a value makes a line of text ambiguous",
 						yamlform.Clip(op.name), quote(rest[q:]), quote(op.after))
 				}
 				end = q
@@ -252,7 +255,8 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 			end, after = len(rest), nil
 		}
 		if end < 0 {
-			return p.at(line, rest) + fmt.Sprintf("there is no %s after %s, as the %s says", quote(op.after), yamlform.Clip(op.name), p.what)
+			return p.at(line, rest) + fmt.Sprintf("there is no %s after %s, as the %s says", quote(op.after),
+				yamlform.Clip(op.name), p.what)
 		}
 		if op.field >= 0 || i == p.request {
 			value := p.escape.restore(rest[:end:end])

@@ -40,8 +40,8 @@ func (c *Case) Replay(ctx context.Context, ask Ask, clock func() time.Time) Resu
 	return Result{}
 }
 
-// difference returns how an answer, which was given between from and to, differs from the step's; empty: it does not. It changes the
-// answer.
+// difference returns how an answer, which was given between from and to, differs from the step's; empty: it does not.
+// It changes the answer.
 func (s *Step) difference(got *ratelimitv3.RateLimitResponse, err error, from, to time.Time) string {
 	switch {
 	case s.Error != "" && err == nil:
@@ -83,8 +83,8 @@ func text(m proto.Message) string {
 	return string(sorted)
 }
 
-// untimed removes what depends on the time of day, as the recordings do. First it checks that the ends of windows are right for an
-// answer that was given between from and to.
+// untimed removes what depends on the time of day, as the recordings do. First it checks that the ends of windows are
+// right for an answer that was given between from and to.
 func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem string) {
 	const rounded = time.Second
 	for i, s := range r.GetStatuses() {
@@ -94,7 +94,8 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 		_, micros := descriptor.Window{Unit: descriptor.Unit(s.GetCurrentLimit().GetUnit())}.Bounds(from.UnixMicro())
 		end, left := time.UnixMicro(micros), s.GetDurationUntilReset().AsDuration()
 		if from.Add(left).After(end.Add(rounded)) || to.Add(left).Before(end.Add(-rounded)) {
-			problem = fmt.Sprintf("status %d resets in %s, but its window ends %s after the request was sent", i, left, end.Sub(from))
+			problem = fmt.Sprintf("status %d resets in %s, but its window ends %s after the request was sent", i, left,
+				end.Sub(from))
 		}
 		s.GetDurationUntilReset().Seconds, s.GetDurationUntilReset().Nanos = 0, 0
 	}
@@ -106,10 +107,10 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 	return problem
 }
 
-// requests returns the requests of the case to send now. In recordings, limits of requests get counters of their own where two windows of
-// one counter begin at the same moment, such as a day and a week on a Thursday: the keys of envoyproxy/ratelimit contain that moment and not
-// the unit, so it counts both in one place. The recordings were made when no two windows did. A request's own limit needs no
-// rule, so one more entry changes nothing else.
+// requests returns the requests of the case to send now. In recordings, limits of requests get counters of their own
+// where two windows of one counter begin at the same moment, such as a day and a week on a Thursday: the keys of
+// envoyproxy/ratelimit contain that moment and not the unit, so it counts both in one place. The recordings were made
+// when no two windows did. A request's own limit needs no rule, so one more entry changes nothing else.
 func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) {
 	all := make([]*ratelimitv3.RateLimitRequest, len(c.Steps))
 	for i := range c.Steps {
@@ -122,7 +123,8 @@ func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) 
 		return all, nil
 	}
 	units := make(map[string]ratelimitv3.RateLimitResponse_RateLimit_Unit) // of what envoyproxy/ratelimit counts under
-	for _, own := range []bool{false, true} {                              // rules' limits first: their descriptors stay as they are
+	// rules' limits first: their descriptors stay as they are
+	for _, own := range []bool{false, true} {
 		for i, request := range all {
 			var answer ratelimitv3.RateLimitResponse
 			if c.Steps[i].Error != "" {
@@ -149,7 +151,8 @@ func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) 
 }
 
 // sharedKey is the key of envoyproxy/ratelimit, without the domain.
-func sharedKey(d *descriptorv3.RateLimitDescriptor, unit ratelimitv3.RateLimitResponse_RateLimit_Unit, now time.Time) string {
+func sharedKey(d *descriptorv3.RateLimitDescriptor, unit ratelimitv3.RateLimitResponse_RateLimit_Unit,
+	now time.Time) string {
 	var b strings.Builder
 	for _, e := range d.GetEntries() {
 		fmt.Fprintf(&b, "%s_%s_", e.GetKey(), e.GetValue())

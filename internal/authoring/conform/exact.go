@@ -28,11 +28,13 @@ type counted struct {
 }
 
 var exactCases = []counted{
-	{Case{Name: "together", Why: "Clients at the same time get exactly the limit together."}, []limit{{key: "user", requests: perDay, unit: "day"}}, false,
+	{Case{Name: "together", Why: "Clients at the same time get exactly the limit together."},
+		[]limit{{key: "user", requests: perDay, unit: "day"}}, false,
 		func(t *talk) string {
 			return t.wantPassed(t.send(2*perDay, 0, "user=one"), perDay, "of %d requests", 2*perDay)
 		}},
-	{Case{Name: "window-edges", Why: "No window of a second lets more pass than its limit."}, []limit{{key: "user", requests: perWin, unit: "second"}}, false,
+	{Case{Name: "window-edges", Why: "No window of a second lets more pass than its limit."},
+		[]limit{{key: "user", requests: perWin, unit: "second"}}, false,
 		func(t *talk) string {
 			began := time.Now()
 			passed := t.send(0, edgesFor, "user=one")
@@ -42,7 +44,8 @@ var exactCases = []counted{
 			}
 			return fmt.Sprintf("%d requests passed in at most %d windows of %d", passed, windows, perWin)
 		}},
-	{Case{Name: "restart", Why: "A restart forgets nothing that was counted."}, []limit{{key: "user", requests: perDay, unit: "day"}}, false,
+	{Case{Name: "restart", Why: "A restart forgets nothing that was counted."},
+		[]limit{{key: "user", requests: perDay, unit: "day"}}, false,
 		func(t *talk) string {
 			if t.Restart == "" {
 				return t.skip("no command to restart the service was given")
@@ -113,7 +116,8 @@ func request(domain string, hits uint32, entries ...string) *ratelimitv3.RateLim
 	r := &ratelimitv3.RateLimitRequest{Domain: domain, HitsAddend: hits}
 	for _, e := range entries {
 		key, value, _ := strings.Cut(e, "=")
-		r.Descriptors = append(r.Descriptors, &descriptorv3.RateLimitDescriptor{Entries: []*descriptorv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
+		r.Descriptors = append(r.Descriptors,
+			&descriptorv3.RateLimitDescriptor{Entries: []*descriptorv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
 	}
 	return r
 }
@@ -139,7 +143,8 @@ func (t *talk) passed(n int, entries ...string) (passed int64) {
 	return passed
 }
 
-// send sends requests from all clients, a number of them or for a time, and returns how many passed. Each request has one of the entries.
+// send sends requests from all clients, a number of them or for a time, and returns how many passed. Each request has
+// one of the entries.
 func (t *talk) send(n int64, long time.Duration, entries ...string) int64 {
 	var sent, ok atomic.Int64
 	var failed atomic.Pointer[error]

@@ -14,20 +14,24 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// fieldCases are what users of rate limit services have reported. Those that change the rules or stop the store come last.
+// fieldCases are what users of rate limit services have reported. Those that change the rules or stop the store come
+// last.
 var fieldCases = []counted{
-	{Case{Name: "stricter-limit", Why: "Of two limits under one condition, the stricter one holds.", Report: "https://github.com/Kuadrant/limitador/issues/513"},
+	{Case{Name: "stricter-limit", Why: "Of two limits under one condition, the stricter one holds.",
+		Report: "https://github.com/Kuadrant/limitador/issues/513"},
 		[]limit{{key: "user", requests: 30, unit: "day"}, {key: "org", value: "o", requests: 3, unit: "day"}}, false,
 		func(t *talk) string { return t.wantPassed(t.passed(10, "user=a", "org=o"), 3, "of 10 requests") }},
 
-	{Case{Name: "denial-headers", Why: "A denial shows the limit that denied, not one that passed.", Report: "https://github.com/agentgateway/agentgateway/issues/3328"},
+	{Case{Name: "denial-headers", Why: "A denial shows the limit that denied, not one that passed.",
+		Report: "https://github.com/agentgateway/agentgateway/issues/3328"},
 		[]limit{{key: "tokens", requests: 10, unit: "day"}, {key: "calls", requests: 12, unit: "hour"}}, false,
 		func(t *talk) string {
 			t.ask(8, "tokens=a", "calls=a")
 			return t.wantShown(t.ask(3, "tokens=a", "calls=a"), "10")
 		}},
 
-	{Case{Name: "refund", Why: "A refund gives hits back, and is not charged.", Report: "https://github.com/envoyproxy/ratelimit/pull/1140"},
+	{Case{Name: "refund", Why: "A refund gives hits back, and is not charged.",
+		Report: "https://github.com/envoyproxy/ratelimit/pull/1140"},
 		[]limit{{key: "user", requests: 5, unit: "day"}}, false,
 		func(t *talk) string {
 			t.ask(4, "user=a")
@@ -38,16 +42,21 @@ var fieldCases = []counted{
 			return t.wantPassed(t.passed(10, "user=a"), 4, "after 4 of 5 hits and a refund of 3")
 		}},
 
-	{Case{Name: "retry-after", Why: "A client that waits as long as a denial says passes.", Report: "https://github.com/alisaifee/flask-limiter/issues/62"},
+	{Case{Name: "retry-after", Why: "A client that waits as long as a denial says passes.",
+		Report: "https://github.com/alisaifee/flask-limiter/issues/62"},
 		[]limit{{key: "user", requests: 3, unit: "second"}}, false, waitAsTold},
 
-	{Case{Name: "several-counters", Why: "Counters of several users are exact at the same time, on a store of several servers too.", Report: "https://github.com/BerriAI/litellm/issues/30065"},
+	{Case{Name: "several-counters",
+		Why:    "Counters of several users are exact at the same time, on a store of several servers too.",
+		Report: "https://github.com/BerriAI/litellm/issues/30065"},
 		[]limit{{key: "user", requests: 50, unit: "day"}}, false,
 		func(t *talk) string {
-			return t.wantPassed(t.send(6*100, 0, "user=a", "user=b", "user=c", "user=d", "user=e", "user=f"), 6*50, "of 6 times 100 requests")
+			return t.wantPassed(t.send(6*100, 0, "user=a", "user=b", "user=c", "user=d", "user=e", "user=f"), 6*50,
+				"of 6 times 100 requests")
 		}},
 
-	{Case{Name: "reload", Why: "No hit is lost, and no request fails, while rules are loaded.", Report: "https://github.com/nuetzliches/hookaido/pull/239"},
+	{Case{Name: "reload", Why: "No hit is lost, and no request fails, while rules are loaded.",
+		Report: "https://github.com/nuetzliches/hookaido/pull/239"},
 		[]limit{{key: "user", requests: perDay, unit: "day"}}, false,
 		func(t *talk) string {
 			passed := t.send(perDay/2, 0, "user=one")
@@ -60,7 +69,8 @@ var fieldCases = []counted{
 			return t.wantPassed(passed+t.send(perDay, 0, "user=one"), perDay, "before, during and after")
 		}},
 
-	{Case{Name: "reservation", Why: "Requests without a reservation cannot use what is reserved.", Report: "https://github.com/Kuadrant/limitador/issues/506"},
+	{Case{Name: "reservation", Why: "Requests without a reservation cannot use what is reserved.",
+		Report: "https://github.com/Kuadrant/limitador/issues/506"},
 		[]limit{{key: "user", requests: 10, unit: "day", reservations: true}}, true,
 		func(t *talk) string {
 			if failure, ok := t.reserve(8, "user=a"); !ok {
@@ -69,7 +79,8 @@ var fieldCases = []counted{
 			return t.wantPassed(t.passed(10, "user=a"), 2, "of 10 requests while 8 of 10 hits are reserved")
 		}},
 
-	{Case{Name: "store-stops", Why: "While the store is down, at most the limit passes once more.", Report: "https://github.com/go-chi/httprate-redis/pull/15"},
+	{Case{Name: "store-stops", Why: "While the store is down, at most the limit passes once more.",
+		Report: "https://github.com/go-chi/httprate-redis/pull/15"},
 		[]limit{{key: "user", requests: 5, unit: "day"}}, false, stopStore},
 }
 
@@ -111,7 +122,8 @@ func waitOf(denial *ratelimitv3.RateLimitResponse) (time.Duration, bool) {
 	return 0, false
 }
 
-// wantShown compares the limit that clients see: in a header, or in the status with the least left, from which Envoy makes headers.
+// wantShown compares the limit that clients see: in a header, or in the status with the least left, from which Envoy
+// makes headers.
 func (t *talk) wantShown(denial *ratelimitv3.RateLimitResponse, want string) string {
 	if t.err == nil && passes(denial) {
 		return "a request above the limit passed"
@@ -122,7 +134,8 @@ func (t *talk) wantShown(denial *ratelimitv3.RateLimitResponse, want string) str
 			shown, _, _ = strings.Cut(h.GetValue(), ",")
 		}
 	}
-	if limited := slices.DeleteFunc(denial.GetStatuses(), func(s *ratelimitv3.RateLimitResponse_DescriptorStatus) bool { return s.GetCurrentLimit() == nil }); shown == "" && len(limited) > 0 {
+	if limited := slices.DeleteFunc(denial.GetStatuses(),
+		func(s *ratelimitv3.RateLimitResponse_DescriptorStatus) bool { return s.GetCurrentLimit() == nil }); shown == "" && len(limited) > 0 {
 		least := slices.MinFunc(limited, func(a, b *ratelimitv3.RateLimitResponse_DescriptorStatus) int {
 			return int(a.GetLimitRemaining()) - int(b.GetLimitRemaining())
 		})
@@ -137,7 +150,8 @@ func (t *talk) wantShown(denial *ratelimitv3.RateLimitResponse, want string) str
 	return fmt.Sprintf("the denial shows a limit of %s, and the limit of %s denied", shown, want)
 }
 
-// reserve reserves hits as Kuadrant's gateway does, under rules that are loaded now: envoyproxy/ratelimit would reject them.
+// reserve reserves hits as Kuadrant's gateway does, under rules that are loaded now: envoyproxy/ratelimit would reject
+// them.
 func (t *talk) reserve(hits uint64, entry string) (failure string, ok bool) {
 	r := request(t.domain, 0, entry) // its first fields are those of a ReserveRequest
 	r.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), hits))
@@ -147,7 +161,8 @@ func (t *talk) reserve(hits uint64, entry string) (failure string, ok bool) {
 	t.files[t.c.Name] = t.c.Rules
 	t.failed(t.load(t.ctx, t.domain, t.c.Name))
 	answer, err := t.Reserve(t.ctx, r)
-	for until := time.Now().Add(t.Wait); err != nil && t.ctx.Err() == nil && time.Now().Before(until); answer, err = t.Reserve(t.ctx, r) {
+	for until := time.Now().Add(t.Wait); err != nil && t.ctx.Err() == nil && time.Now().Before(until); answer,
+		err = t.Reserve(t.ctx, r) {
 		_ = pause(t.ctx, 100*time.Millisecond) // replicas agree on a key for ids first
 	}
 	t.failed(err)
@@ -157,7 +172,8 @@ func (t *talk) reserve(hits uint64, entry string) (failure string, ok bool) {
 	return "", true
 }
 
-// stopStore stops the store after the limit is used up. After an error, the proxy decides: it is no request that passed.
+// stopStore stops the store after the limit is used up. After an error, the proxy decides: it is no request that
+// passed.
 func stopStore(t *talk) string {
 	if t.StopStore == "" || t.StartStore == "" {
 		return t.skip("no commands to stop and start the store were given")

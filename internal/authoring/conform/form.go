@@ -49,8 +49,8 @@ func (f Form) rules(domain string, limits []limit) string {
 	return b.String()
 }
 
-// limitadorRules gives all limits but the probe the same conditions: that the request has the values. Each key is in a descriptor of
-// its own, in the order of the limits.
+// limitadorRules gives all limits but the probe the same conditions: that the request has the values. Each key is in a
+// descriptor of its own, in the order of the limits.
 func limitadorRules(domain string, limits []limit) string {
 	var b strings.Builder
 	write := func(l limit, conditions, variables []string) {
@@ -74,8 +74,8 @@ func limitadorRules(domain string, limits []limit) string {
 	return b.String()
 }
 
-// write writes the named rule file. limitador gets all limits in a new file, to which a link points, as in a ConfigMap: it reads a
-// file that is written in place before it is complete.
+// write writes the named rule file. limitador gets all limits in a new file, to which a link points, as in a ConfigMap:
+// it reads a file that is written in place before it is complete.
 func (f Form) write(directory, name string, files map[string]string) error {
 	path := filepath.Join(directory, filePrefix+name+".yaml")
 	if f != Limitador {

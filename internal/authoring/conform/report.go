@@ -65,7 +65,8 @@ func WriteJSON(to io.Writer, r *Report) error {
 
 // WriteJUnit writes a report as JUnit XML: a suite for each level.
 func WriteJUnit(to io.Writer, r *Report) error {
-	all := junit.Suites{Tests: len(r.Results), Failures: r.Failed, Skipped: r.Skipped, Time: junit.Seconds(r.Seconds * float64(time.Second))}
+	all := junit.Suites{Tests: len(r.Results), Failures: r.Failed, Skipped: r.Skipped,
+		Time: junit.Seconds(r.Seconds * float64(time.Second))}
 	for i := range r.Results {
 		one := &r.Results[i]
 		name := r.Setup + " " + string(one.Level)
@@ -76,7 +77,8 @@ func WriteJUnit(to io.Writer, r *Report) error {
 		c := junit.Case{Name: one.Name, Class: string(one.Level)}
 		switch {
 		case one.Failure != "":
-			c.Failure = &junit.Text{Message: one.Why, Text: junit.Printable(fmt.Sprintf("request %d: %s\n%s\n%s", one.Step, one.Request, one.Failure, one.Rules))}
+			c.Failure = &junit.Text{Message: one.Why, Text: junit.Printable(fmt.Sprintf("request %d: %s\n%s\n%s", one.Step,
+				one.Request, one.Failure, one.Rules))}
 			s.Failures++
 		case one.Skipped != "":
 			c.Skipped = &junit.Text{Message: one.Skipped}

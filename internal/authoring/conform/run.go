@@ -65,8 +65,8 @@ type suite struct {
 	files map[string]string // rules by name
 }
 
-// Run writes the rule files of the cases into the directory, waits until the service has them, and asks it. Domains are new in each run,
-// so that counters of earlier runs do not matter. The files of earlier runs are removed.
+// Run writes the rule files of the cases into the directory, waits until the service has them, and asks it. Domains are
+// new in each run, so that counters of earlier runs do not matter. The files of earlier runs are removed.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Setup == "" {
 		o.Setup = Plain
@@ -88,7 +88,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		counted = s.selectedCounted()
 	}
 	if len(cases)+len(counted) == 0 {
-		return nil, fmt.Errorf("no case matches the regular expression %s: names are LEVEL/NAME, and setup %s has none like it", o.Match, o.Setup)
+		return nil,
+			fmt.Errorf("no case matches the regular expression %s: names are LEVEL/NAME, and setup %s has none like it", o.Match,
+				o.Setup)
 	}
 	if err := s.removeFiles(); err != nil {
 		return nil, err
@@ -187,14 +189,16 @@ func (s *suite) await(ctx context.Context, domain string) error {
 		answer, err := s.Ask(ctx, request)
 		known := answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT // its limit is 0
 		switch {
-		case err == nil && (known || len(answer.GetStatuses()) == 1 && answer.GetStatuses()[0].GetCurrentLimit() != nil): // in shadow mode it passes
+		case err == nil && (known || len(answer.GetStatuses()) == 1 && answer.GetStatuses()[0].GetCurrentLimit() != nil):
+			// in shadow mode it passes
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(until) && err != nil:
 			return fmt.Errorf("ask the service: %w", err)
 		case time.Now().After(until):
-			return fmt.Errorf("after %s the service does not have the rules in %s: does it read that directory, or does it need a command to load them?", s.Wait, s.Rules)
+			return fmt.Errorf("after %s the service does not have the rules in %s: does it read that directory, or does it "+
+				"need a command to load them?", s.Wait, s.Rules)
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
@@ -202,7 +206,8 @@ func (s *suite) await(ctx context.Context, domain string) error {
 	}
 }
 
-// awaitMinute waits for the next minute if less than half of this one is left, so that no window ends between two requests.
+// awaitMinute waits for the next minute if less than half of this one is left, so that no window ends between two
+// requests.
 func awaitMinute(ctx context.Context) error {
 	now := time.Now()
 	if next := now.Truncate(time.Minute).Add(time.Minute); next.Sub(now) < 30*time.Second {

@@ -117,9 +117,11 @@ type Limit struct {
 	Lease   bool                `json:"-"`
 	Home    string              `json:"-"` // the region that counts, as a server in a region explains it
 
-	EnforcePercent uint8  `json:"enforce_percent,omitempty"` // the share of the callers for whom it is enforced; absent: the rule says nothing of a share
-	Class          string `json:"class,omitempty"`           // of the caller, where classes share the limit; "*": its value has none
-	NotEnforced    bool   `json:"not_enforced,omitempty"`    // for this caller
+	// the share of the callers for whom it is enforced; absent: the rule says nothing of a share
+	EnforcePercent uint8 `json:"enforce_percent,omitempty"`
+	// of the caller, where classes share the limit; "*": its value has none
+	Class       string `json:"class,omitempty"`
+	NotEnforced bool   `json:"not_enforced,omitempty"` // for this caller
 }
 
 // Matched returns how many descriptors match a rule or bring a limit along.

@@ -26,10 +26,11 @@ type Options struct {
 	QuotaBucket bool
 }
 
-// Run explains one request. It returns a limiter.InvalidError for a request that no server would answer, such as one without
-// a descriptor.
+// Run explains one request. It returns a limiter.InvalidError for a request that no server would answer, such as one
+// without a descriptor.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}), Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
+	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{}),
+		Keys: descriptor.KeyBuilder{Prefix: o.KeyPrefix}})
 	l.Swap(o.Tree, o.Settings)
 	l.SetOverrides(o.Overrides)
 	x := explainer{o: &o, limiter: l, domain: o.Tree.Domain(o.Domain)}
@@ -60,7 +61,8 @@ func (x *explainer) run(ctx context.Context) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Replaced = !d.inactive() && d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited && !first.Statuses[i].Overridden
+		d.Replaced = !d.inactive() && d.Rule != nil && len(d.Limits) > 0 && !first.Statuses[i].Limited &&
+			!first.Statuses[i].Overridden
 		r.Descriptors = append(r.Descriptors, d)
 	}
 	r.HeadersAsked = x.headersAsked()

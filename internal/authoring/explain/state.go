@@ -13,7 +13,8 @@ type State struct {
 	Capacity  uint64 `json:"capacity"` // the most hits that can be in use at one instant
 	Remaining uint64 `json:"remaining"`
 
-	Class         string `json:"class,omitempty"`           // of the caller, where classes share the limit; "*": its value has none
+	// of the caller, where classes share the limit; "*": its value has none
+	Class         string `json:"class,omitempty"`
 	KeptForOthers uint64 `json:"kept_for_others,omitempty"` // hits that other classes are guaranteed and have not used
 
 	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
@@ -30,7 +31,8 @@ type State struct {
 func (s *State) String() string {
 	text := fmt.Sprintf("%d of %d used, %d left", s.Used, s.Capacity, s.Remaining)
 	if s.Class != "" {
-		text = fmt.Sprintf("%d of %d used, %d kept for other classes, %d left", s.Used, s.Capacity, s.KeptForOthers, s.Remaining)
+		text = fmt.Sprintf("%d of %d used, %d kept for other classes, %d left", s.Used, s.Capacity, s.KeptForOthers,
+			s.Remaining)
 	}
 	if s.PenaltySeconds > 0 {
 		text += ", penalty for " + terminal.Span(seconds(s.PenaltySeconds))

@@ -103,7 +103,8 @@ func (w reportWriter) level(n int, l *Level) {
 		if c.Taken {
 			mark, color = ">", terminal.Green
 		}
-		w.Line("   %s", w.Paint(color, fmt.Sprintf("%s %-8s %-*s  %s", mark, c.Kind, width, valueText(&c), terminal.Clean(c.Reason))))
+		w.Line("   %s", w.Paint(color, fmt.Sprintf("%s %-8s %-*s  %s", mark, c.Kind, width, valueText(&c),
+			terminal.Clean(c.Reason))))
 	}
 	if l.Reason != "" {
 		w.Line("   %s", w.Paint(terminal.Yellow, terminal.Clean(l.Reason)))
@@ -140,7 +141,8 @@ func (w reportWriter) rule(r *Report, d *Descriptor) {
 		how = append(how, "enforced")
 	}
 	if rule.Quota.Value == "true" {
-		how = append(how, "quota mode"+by(rule.Quota)+": the request is denied only when all descriptors in quota mode are over")
+		how = append(how, "quota mode"+by(rule.Quota)+
+			": the request is denied only when all descriptors in quota mode are over")
 	}
 	if len(rule.Replaces) > 0 {
 		how = append(how, "replaces "+terminal.Clean(strings.Join(rule.Replaces, ", ")))

@@ -5,8 +5,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// buckets finds keys in the `order` of quota buckets with which a bucket's id matches no rule. A domain with a * in a key has no such
-// finding: its rules may match any key.
+// buckets finds keys in the `order` of quota buckets with which a bucket's id matches no rule. A domain with a * in a
+// key has no such finding: its rules may match any key.
 func (c *checker) buckets(d *domain) {
 	if len(d.orders) == 0 {
 		return
@@ -34,14 +34,16 @@ func (c *checker) buckets(d *domain) {
 		for i, k := range order {
 			if above[k.text] == nil {
 				c.add(Warning, k.at, codeBucketOrder, fixKey(k.text, sorted(above)),
-					"`order` of %s: no rule of the domain %s has that key, so a bucket whose id has it matches no rule", yamlform.Quote(k.text), yamlform.Quote(d.name))
+					"`order` of %s: no rule of the domain %s has that key, so a bucket whose id has it matches no rule",
+					yamlform.Quote(k.text), yamlform.Quote(d.name))
 				continue
 			}
 			for _, before := range order[:i] {
 				if above[before.text][k.text] && !above[k.text][before.text] {
 					one, other := yamlform.Quote(k.text), yamlform.Quote(before.text)
 					c.add(Warning, k.at, codeBucketOrder, "swap the two",
-						"`order` has %s after %s: the rules have %s above %s and never below it, so a bucket whose id has both matches no rule", one, other, one, other)
+						"`order` has %s after %s: the rules have %s above %s and never below it, so a bucket whose id has both "+
+							"matches no rule", one, other, one, other)
 					break
 				}
 			}

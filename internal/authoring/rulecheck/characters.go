@@ -14,19 +14,26 @@ import (
 
 // oddNames are the names of characters that come with text from a page or a word processor.
 var oddNames = map[rune]string{
-	0x00a0: "no-break space", 0x00ad: "soft hyphen", 0x200b: "zero width space", 0x200c: "zero width non-joiner", 0x200d: "zero width joiner",
-	0x200e: "left-to-right mark", 0x200f: "right-to-left mark", 0x202f: "narrow no-break space", 0x2060: "word joiner", 0xfeff: "byte order mark",
-	0x202a: "left-to-right embedding", 0x202b: "right-to-left embedding", 0x202c: "pop directional formatting", 0x202d: "left-to-right override",
-	0x202e: "right-to-left override", 0x2066: "left-to-right isolate", 0x2067: "right-to-left isolate", 0x2068: "first strong isolate",
-	0x2069: "pop directional isolate", 0x3000: "ideographic space", 0x3164: "hangul filler", 0x2800: "blank braille pattern",
+	0x00a0: "no-break space", 0x00ad: "soft hyphen", 0x200b: "zero width space", 0x200c: "zero width non-joiner",
+	0x200d: "zero width joiner",
+	0x200e: "left-to-right mark", 0x200f: "right-to-left mark", 0x202f: "narrow no-break space", 0x2060: "word joiner",
+	0xfeff: "byte order mark",
+	0x202a: "left-to-right embedding", 0x202b: "right-to-left embedding", 0x202c: "pop directional formatting",
+	0x202d: "left-to-right override",
+	0x202e: "right-to-left override", 0x2066: "left-to-right isolate", 0x2067: "right-to-left isolate",
+	0x2068: "first strong isolate",
+	0x2069: "pop directional isolate", 0x3000: "ideographic space", 0x3164: "hangul filler",
+	0x2800: "blank braille pattern",
 	0x2018: "left single quotation mark", 0x2019: "right single quotation mark", 0x201a: "low single quotation mark",
 	0x201c: "left double quotation mark", 0x201d: "right double quotation mark", 0x201e: "low double quotation mark",
-	0x00ab: "left guillemet", 0x00bb: "right guillemet", 0x2039: "left single guillemet", 0x203a: "right single guillemet", 0xff02: "full width quotation mark",
+	0x00ab: "left guillemet", 0x00bb: "right guillemet", 0x2039: "left single guillemet", 0x203a: "right single guillemet",
+	0xff02: "full width quotation mark",
 }
 
 // unseen reports whether a character is not seen, or looks like a space.
 func unseen(r rune) bool {
-	return r != ' ' && unicode.Is(unicode.Zs, r) || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r == 0x3164 || r == 0x2800
+	return r != ' ' && unicode.Is(unicode.Zs, r) || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) ||
+		r == 0x3164 || r == 0x2800
 }
 
 // typographic reports whether a character is a quote that word processors write instead of " and '.
@@ -34,8 +41,9 @@ func typographic(r rune) bool {
 	return r != '"' && r != '\'' && unicode.In(r, unicode.Pi, unicode.Pf) || r == 0x201a || r == 0x201e || r == 0xff02
 }
 
-// odd returns the first character of a text that its author probably did not mean, and the text without such characters. Joiners are
-// right between letters of the scripts that need them, and quotes and apostrophes within a text.
+// odd returns the first character of a text that its author probably did not mean, and the text without such
+// characters. Joiners are right between letters of the scripts that need them, and quotes and apostrophes within a
+// text.
 func odd(text string) (first rune, without string) {
 	runes := []rune(text)
 	var kept strings.Builder
@@ -68,7 +76,8 @@ func (c *checker) characters(what, text string, at yamlform.Position) {
 	if n := oddNames[r]; n != "" {
 		name += " (" + n + ")"
 	}
-	c.add(Warning, at, codeInvisible, "write "+yamlform.Quote(without), "%s %s has the character %s, which a client must send as well",
+	c.add(Warning, at, codeInvisible, "write "+yamlform.Quote(without),
+		"%s %s has the character %s, which a client must send as well",
 		what, strconv.QuoteToASCII(yamlform.Clip(text)), name)
 }
 

@@ -8,7 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// The codes of warnings and notes. They are part of the interface: comments in rule files, flags and pipelines name them.
+// The codes of warnings and notes. They are part of the interface: comments in rule files, flags and pipelines name
+// them.
 const (
 	codeDirective     = "directive"
 	codeNeverMatches  = "never-matches"

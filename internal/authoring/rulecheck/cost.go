@@ -21,20 +21,23 @@ func (c *checker) cost(n *node) {
 	}
 	const shorten = "write a smaller cost, or a limit of at least that number"
 	if n.rule.HitCost().Factor > capacity && capacity > 0 {
-		c.add(Warning, n.flag("cost"), codeCostTooHigh, shorten, "each hit counts for %d, and the limit has room for %d: nothing passes", n.rule.HitCost().Factor, capacity)
+		c.add(Warning, n.flag("cost"), codeCostTooHigh, shorten,
+			"each hit counts for %d, and the limit has room for %d: nothing passes", n.rule.HitCost().Factor, capacity)
 	}
 	for i := range n.rule.HitCost().Tables {
 		t := &n.rule.HitCost().Tables[i]
 		at := yamlform.Position(t.Position)
 		for _, v := range slices.Sorted(maps.Keys(t.Values)) {
 			if cost := t.Values[v]; cost > capacity && capacity > 0 {
-				c.add(Warning, at, codeCostTooHigh, shorten, "a hit with the %s %s counts for %d, and the limit has room for %d: it never passes",
+				c.add(Warning, at, codeCostTooHigh, shorten,
+					"a hit with the %s %s counts for %d, and the limit has room for %d: it never passes",
 					yamlform.Quote(t.Key), yamlform.Quote(v), cost, capacity)
 				break
 			}
 		}
 		if t.Other > capacity && capacity > 0 {
-			c.add(Warning, at, codeCostTooHigh, shorten, "a hit with any other %s counts for %d, and the limit has room for %d: it never passes",
+			c.add(Warning, at, codeCostTooHigh, shorten,
+				"a hit with any other %s counts for %d, and the limit has room for %d: it never passes",
 				yamlform.Quote(t.Key), t.Other, capacity)
 		}
 		group, fold := n.rule.GroupAt(t.Level)

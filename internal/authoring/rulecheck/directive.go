@@ -88,14 +88,16 @@ func accept(file string, all []Finding, ds []*directive) []Finding {
 	}
 	for _, d := range ds {
 		add := func(message, fix string) {
-			kept = append(kept, Finding{File: file, Line: d.line, Col: d.col, Severity: Warning, Code: codeDirective, Message: message, Fix: fix})
+			kept = append(kept, Finding{File: file, Line: d.line, Col: d.col, Severity: Warning, Code: codeDirective,
+				Message: message, Fix: fix})
 		}
 		if d.wrong != "" {
 			add(d.wrong, "write `# check: ok CODE reason`")
 		}
 		for _, code := range d.codes {
 			if !d.used[code] {
-				add("this comment accepts "+code+", and there is none here", "remove it, or move it to the line that the finding names")
+				add("this comment accepts "+code+", and there is none here",
+					"remove it, or move it to the line that the finding names")
 			}
 		}
 	}

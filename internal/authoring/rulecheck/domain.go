@@ -89,7 +89,8 @@ func (n *node) what() string {
 
 // readDomains reads the domains of files that compile to that tree.
 func readDomains(files []config.File, tree *descriptor.Tree) []*domain {
-	r := domainReader{rules: make(map[yamlform.Position]*descriptor.Rule, len(tree.Rules)), domains: make(map[string]*domain)}
+	r := domainReader{rules: make(map[yamlform.Position]*descriptor.Rule, len(tree.Rules)),
+		domains: make(map[string]*domain)}
 	for _, rule := range tree.Rules {
 		// Two rules have the same position if an alias repeats them. Then they have the same limits.
 		r.rules[yamlform.Position(rule.Position)] = rule

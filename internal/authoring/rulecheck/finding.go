@@ -57,8 +57,8 @@ func (f *Finding) Position() string {
 	return fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Col)
 }
 
-// sortFindings sorts findings by file and position, and drops repeats: a finding behind an anchor is found once for every
-// alias.
+// sortFindings sorts findings by file and position, and drops repeats: a finding behind an anchor is found once for
+// every alias.
 func sortFindings(all []Finding) []Finding {
 	slices.SortStableFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col),

@@ -85,9 +85,8 @@ const anyBytes = "\xff"
 // text is the glob with anyBytes where its stars are.
 func (g glob) text() string { return strings.Join(g.pieces, anyBytes) }
 
-// covers reports whether g matches every text that other matches. It is exact: a star of other matches any text, so only a
-// star of g can cover it.
-// text is other.text().
+// covers reports whether g matches every text that other matches. It is exact: a star of other matches any text, so
+// only a star of g can cover it. text is other.text().
 func (g glob) covers(other glob, text string) bool {
 	switch {
 	case !g.exact || other.fold && !g.fold && !g.everything():

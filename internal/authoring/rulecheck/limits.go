@@ -35,7 +35,8 @@ func (c *checker) limits(n *node) {
 				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
 		}
 		if len(n.children) == 0 && !n.inherits {
-			c.add(Warning, n.at, codeNoLimit, "write `rate_limit`; for an exception from a sibling's limit, `rate_limit: {unlimited: true}`",
+			c.add(Warning, n.at, codeNoLimit,
+				"write `rate_limit`; for an exception from a sibling's limit, `rate_limit: {unlimited: true}`",
 				"this descriptor has no limit and no further levels")
 		}
 		return
@@ -78,17 +79,20 @@ func (c *checker) over(n *node, i int) {
 // enforcement finds limits whose enforcement has no effect, or not the one that it seems to have.
 func (c *checker) enforcement(n *node, l *limit) {
 	key := map[descriptor.Enforcement]string{
-		descriptor.EnforcedInShadow: "shadow", descriptor.EnforcedForSome: "enforce_percent", descriptor.EnforcedSoftly: "soft",
+		descriptor.EnforcedInShadow: "shadow", descriptor.EnforcedForSome: "enforce_percent",
+		descriptor.EnforcedSoftly: "soft",
 	}[l.Enforcement]
 	switch {
 	case key == "":
 	case n.rule.Shadow:
-		c.add(Warning, l.position(key), codeNoEffect, "remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
+		c.add(Warning, l.position(key), codeNoEffect,
+			"remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
 			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
 	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
 		c.add(Warning, l.position(key), codeSharedCounter,
 			"write `shadow: true`, or remove it; a share needs a level with a counter for each customer",
-			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so the limit is enforced for all customers or for none")
+			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so "+
+				"the limit is enforced for all customers or for none")
 	}
 }
 
@@ -105,8 +109,10 @@ func oneCounter(r *descriptor.Rule) bool {
 // reservations finds rules under which nothing is ever reserved.
 func (c *checker) reservations(n *node) {
 	if descriptor.ReservationEntry(n.key) && n.rule.Reservable() {
-		c.add(Warning, n.keyAt, codeReserveLevel, fmt.Sprintf("leave out the level `%s`: write the limit, and `reservations`, on the level above", n.key),
-			"a request names a reservation by `%s` under the rule of the entries before it. Here every reservation has a counter of its own, which is never full", n.key)
+		c.add(Warning, n.keyAt, codeReserveLevel,
+			fmt.Sprintf("leave out the level `%s`: write the limit, and `reservations`, on the level above", n.key),
+			"a request names a reservation by `%s` under the rule of the entries before it. Here every reservation has a "+
+				"counter of its own, which is never full", n.key)
 	}
 	for i := range n.limits {
 		l := n.limits[i].Limit
@@ -159,7 +165,8 @@ func (c *checker) requests(n *node, l *limit) {
 	if n.kind == descriptor.MatchExact || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchCIDR {
 		severity, whom = Info, "every customer named here is denied" // a usual way to block an address
 	}
-	c.add(severity, l.position("requests_per_unit"), codeZeroLimit, "if you want no limit, write `unlimited: true` instead of `unit` and `requests_per_unit`",
+	c.add(severity, l.position("requests_per_unit"), codeZeroLimit,
+		"if you want no limit, write `unlimited: true` instead of `unit` and `requests_per_unit`",
 		"a limit of 0: %s", whom)
 }
 
@@ -171,18 +178,21 @@ func (c *checker) burst(l *limit) {
 	at := l.position("burst")
 	if l.Interval {
 		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or leave it out", l.Requests),
-			"each refill brings %d and the bucket holds %d: the rest is lost, and the rate is never reached", l.Requests, l.Burst)
+			"each refill brings %d and the bucket holds %d: the rest is lost, and the rate is never reached", l.Requests,
+			l.Burst)
 		return
 	}
 	perSecond := float64(l.Requests) / l.Window.Length().Seconds()
 	if l.Burst > 1 && float64(l.Burst) < perSecond {
-		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
+		c.add(Warning, at, codeSmallBurst,
+			fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
 			"the bucket is full after %s without requests: customers whose requests are not evenly spaced never reach the rate",
 			time.Duration(float64(l.Burst)/perSecond*float64(time.Second)).Round(time.Microsecond))
 		return
 	}
 	c.add(Info, at, codeSmallBurst, "nothing to change if that is intended",
-		"the bucket holds %d of the %d per %s: no more than that pass at once, and a request of more hits never passes", l.Burst, l.Requests, windowName(l.Window))
+		"the bucket holds %d of the %d per %s: no more than that pass at once, and a request of more hits never passes",
+		l.Burst, l.Requests, windowName(l.Window))
 }
 
 // window finds windows that answers cannot name, and windows that are expensive.
@@ -195,11 +205,14 @@ func (c *checker) window(l *limit) {
 		if l.Window.Location != nil {
 			at = l.position("calendar")
 		}
-		c.add(Info, at, codeWindowUnnamed, "nothing to change unless clients read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit out: the headers `ietf` and `x-ratelimit` have the window in seconds",
+		c.add(Info, at, codeWindowUnnamed,
+			"nothing to change unless clients read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit "+
+				"out: the headers `ietf` and `x-ratelimit` have the window in seconds",
 			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {
-		c.add(Info, l.position("unit"), codePerSecond, "with a slow store, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
+		c.add(Info, l.position("unit"), codePerSecond,
+			"with a slow store, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
 			"a limit per second or less: its counters are the busiest, and a slow decision counts for a time that is over")
 	}
 }
@@ -236,14 +249,16 @@ func (c *checker) leases(d *domain) {
 		for i := range n.limits {
 			for j := range n.limits {
 				l, other := &n.limits[i], &n.limits[j]
-				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled || slices.Contains(replaced, other.name) {
+				if i == j || l.Limit == nil || !l.Lease || other.Limit == nil || other.Scheduled ||
+					slices.Contains(replaced, other.name) {
 					continue
 				}
 				if l.Regions != nil && l.Regions.HasHome() && other.Lease { // permits of both answer a request far from the home
 					continue
 				}
 				c.add(Warning, l.position("lease"), codeNoEffect, "remove it: only the single limit of a rule can be leased",
-					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one trip to Redis",
+					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one "+
+						"trip to Redis",
 					yamlform.Quote(l.name), yamlform.Quote(other.name))
 				break
 			}
@@ -259,7 +274,8 @@ func (c *checker) superfluous(d *domain) {
 		for i := range n.limits {
 			for j := range n.limits {
 				a, b := &n.limits[i], &n.limits[j]
-				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) || a.Scheduled {
+				if i == j || slices.Contains(replaced, a.name) || slices.Contains(replaced, b.name) || !windows(a) || !windows(b) ||
+					a.Scheduled {
 					continue
 				}
 				if a.Enforcement == descriptor.EnforcedForAll && within(a, b) {
@@ -273,7 +289,8 @@ func (c *checker) superfluous(d *domain) {
 
 // windows reports whether a limit bounds the requests in a window of its length.
 func windows(l *limit) bool {
-	return l.Limit != nil && l.Requests > 0 && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog)
+	return l.Limit != nil && l.Requests > 0 && (l.Algorithm == descriptor.FixedWindow ||
+		l.Algorithm == descriptor.SlidingLog)
 }
 
 // within reports whether a never admits more in a window of b than b does.

@@ -11,8 +11,8 @@ import (
 // maxOverlaps bounds the pairs of patterns that are compared, in all files together.
 const maxOverlaps = 5000
 
-// longValues finds expressions through which a long value reaches a higher limit than the limit of the pattern that the value matches.
-// This can happen because expressions see only the beginning of a long value.
+// longValues finds expressions through which a long value reaches a higher limit than the limit of the pattern that the
+// value matches. This can happen because expressions see only the beginning of a long value.
 func (c *checker) longValues(nodes []*node, alone *node) {
 	for i, n := range nodes {
 		if n.kind != descriptor.MatchRegex {
@@ -33,15 +33,18 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 			if !higher(n, other) || !descriptor.LongOverlap(n.value, n.fold, text, other.fold) {
 				continue
 			}
-			c.add(Warning, n.valueAt, codeLongValue, "bound the length of what it matches, such as `[^/]{1,100}` instead of `.*`",
-				"a value of more than 4096 bytes for %s (%s) may get the higher limit of this expression, which sees only the beginning of such values",
+			c.add(Warning, n.valueAt, codeLongValue,
+				"bound the length of what it matches, such as `[^/]{1,100}` instead of `.*`",
+				"a value of more than 4096 bytes for %s (%s) may get the higher limit of this expression, which sees only the "+
+					"beginning of such values",
 				other.what(), other.at.From(n.valueAt))
 			break
 		}
 	}
 }
 
-// expressionOf returns an expression that matches what a node matches: a wildcard, an expression, or any value of the key.
+// expressionOf returns an expression that matches what a node matches: a wildcard, an expression, or any value of the
+// key.
 func expressionOf(n *node) (text string, is bool) {
 	switch {
 	case n.kind == descriptor.MatchRegex:
@@ -58,8 +61,8 @@ func expressionOf(n *node) (text string, is bool) {
 	return "", false
 }
 
-// higher reports whether a limit of a node admits more than the limit of another node. It also compares the levels below the two nodes
-// that have the same keys.
+// higher reports whether a limit of a node admits more than the limit of another node. It also compares the levels
+// below the two nodes that have the same keys.
 func higher(n, other *node) bool {
 	if a, b := n.perSecond(), other.perSecond(); a > b && !math.IsInf(a, 1) {
 		return true
@@ -82,7 +85,8 @@ func (n *node) perSecond() float64 {
 	}
 	for i := range n.rule.Limits {
 		l := &n.rule.Limits[i]
-		if l.Enforcement == descriptor.EnforcedForAll && n.rule.ActiveTimes(i) == nil && l.Algorithm != descriptor.Concurrency {
+		if l.Enforcement == descriptor.EnforcedForAll && n.rule.ActiveTimes(i) == nil &&
+			l.Algorithm != descriptor.Concurrency {
 			least = min(least, float64(l.Requests)/l.Window.Length().Seconds())
 		}
 	}

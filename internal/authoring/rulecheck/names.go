@@ -36,20 +36,23 @@ func (c *checker) names(d *domain) {
 				at = n.at // an alias repeats the name
 			}
 			c.add(Warning, at, codeNameTwice, "give each its own name",
-				"the name %s is used twice in the domain, first on %s: answers do not distinguish the two, and `replaces` replaces both", yamlform.Quote(l.name), before.From(at))
+				"the name %s is used twice in the domain, first on %s: answers do not distinguish the two, and `replaces` "+
+					"replaces both", yamlform.Quote(l.name), before.From(at))
 		}
 	})
 	names := sorted(first)
 	for _, r := range replaces {
 		if _, known := first[r.text]; !known {
 			c.add(Warning, r.at, codeNoSuchLimit, fixName(r.text, names),
-				"`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text), yamlform.Quote(d.name))
+				"`replaces` %s: no rate limit of the domain %s has that name, so nothing is replaced", yamlform.Quote(r.text),
+				yamlform.Quote(d.name))
 		}
 	}
 	for _, o := range d.of {
 		if _, known := first[o.text]; !known {
 			c.add(Warning, o.at, codeNoSuchLimit, fixName(o.text, names),
-				"a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent", yamlform.Quote(o.text), yamlform.Quote(d.name))
+				"a header `of` %s: no rate limit of the domain %s has that name, so the header is never sent",
+				yamlform.Quote(o.text), yamlform.Quote(d.name))
 		}
 	}
 }
@@ -79,7 +82,8 @@ func (c *checker) sent(d *domain) {
 				first[window] = l.at
 			} else if before != l.at {
 				c.add(Info, l.at, codeNameOfWindow, "give both a `name` if one request may be under both",
-					"this limit has no name, and neither has the one on %s with the same window: in an answer with both, the headers `ietf` number them", before.From(l.at))
+					"this limit has no name, and neither has the one on %s with the same window: in an answer with both, the "+
+						"headers `ietf` number them", before.From(l.at))
 			}
 		}
 	})
@@ -91,10 +95,12 @@ func (c *checker) sentName(l *limit) {
 	switch {
 	case strings.ContainsFunc(l.name, quoted):
 		c.add(Warning, l.position("name"), codeNotForHeaders, "leave them out",
-			"the name %s has quotes, backslashes or control characters: the protocol has them as in URLs, such as %%0A", yamlform.Quote(l.name))
+			"the name %s has quotes, backslashes or control characters: the protocol has them as in URLs, such as %%0A",
+			yamlform.Quote(l.name))
 	case strings.ContainsFunc(l.name, func(r rune) bool { return r > '~' }):
 		c.add(Info, l.position("name"), codeNotForHeaders, "use ASCII if clients read it",
-			"the name %s has characters that are not ASCII: headers have them as in URLs, such as %%C3%%BC", yamlform.Quote(l.name))
+			"the name %s has characters that are not ASCII: headers have them as in URLs, such as %%C3%%BC",
+			yamlform.Quote(l.name))
 	}
 }
 

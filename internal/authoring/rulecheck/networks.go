@@ -17,8 +17,8 @@ type network struct {
 	node   *node
 }
 
-// networks checks the networks of one key. An exact value does not make a network of the same single address superfluous:
-// the address has other notations (::ffff:10.0.0.7), and only the network matches them.
+// networks checks the networks of one key. An exact value does not make a network of the same single address
+// superfluous: the address has other notations (::ffff:10.0.0.7), and only the network matches them.
 func (c *checker) networks(nodes []*node) {
 	var all []network
 	for _, n := range nodes {
@@ -56,7 +56,8 @@ var looksLikeAddress = regexp.MustCompile(`^[0-9]+(\.[0-9]+)+(:[0-9]+)?(/[0-9]+)
 // addresses finds exact values of addresses in a form that callers do not send. Exact values are compared as text.
 func (c *checker) addresses(nodes []*node) {
 	key := nodes[0].key
-	if !slices.Contains(addressKeys, key) && !slices.ContainsFunc(nodes, func(n *node) bool { return n.kind == descriptor.MatchCIDR }) {
+	if !slices.Contains(addressKeys, key) && !slices.ContainsFunc(nodes,
+		func(n *node) bool { return n.kind == descriptor.MatchCIDR }) {
 		return
 	}
 	for _, n := range nodes {
@@ -87,7 +88,8 @@ func (c *checker) address(key, text string, at yamlform.Position) {
 	}
 }
 
-// nested finds networks within others, each with the smallest one around it. Idle networks have a worse finding already.
+// nested finds networks within others, each with the smallest one around it. Idle networks have a worse finding
+// already.
 func (c *checker) nested(all []network, idle map[*node]bool) {
 	var around []network
 	for _, n := range all {
@@ -96,9 +98,11 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 		}
 		if len(around) > 0 {
 			outer := around[len(around)-1].node
-			within := fmt.Sprintf("%s lies within %s (%s)", yamlform.Quote(n.node.value), yamlform.Quote(outer.value), outer.valueAt.From(n.node.valueAt))
+			within := fmt.Sprintf("%s lies within %s (%s)", yamlform.Quote(n.node.value), yamlform.Quote(outer.value),
+				outer.valueAt.From(n.node.valueAt))
 			if !idle[outer] && sameLimit(outer, n.node) {
-				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant", "%s, which has the same limit", within)
+				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant",
+					"%s, which has the same limit", within)
 			} else {
 				c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to change if its addresses are an exception",
 					"%s: the limit of the larger network does not hold for its addresses", within)
@@ -110,7 +114,8 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 
 // sameLimit reports whether two nodes have the same limits: then one of the two is superfluous.
 func sameLimit(a, b *node) bool {
-	if len(a.limits) == 0 || a.share || b.share || len(a.children)+len(b.children)+len(a.flags)+len(b.flags)+len(a.replaces)+len(b.replaces) > 0 {
+	if len(a.limits) == 0 || a.share || b.share ||
+		len(a.children)+len(b.children)+len(a.flags)+len(b.flags)+len(a.replaces)+len(b.replaces) > 0 {
 		return false
 	}
 	return slices.EqualFunc(a.limits, b.limits, func(a, b limit) bool {

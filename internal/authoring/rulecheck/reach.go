@@ -37,7 +37,8 @@ func (c *checker) sameText(nodes []*node) {
 			continue
 		}
 		c.add(Warning, n.at, codeSameText, "rename one of the keys",
-			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit rejects the file", yamlform.Quote(text), before.at.From(n.at))
+			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit "+
+				"rejects the file", yamlform.Quote(text), before.at.From(n.at))
 	}
 }
 
@@ -61,8 +62,10 @@ func (c *checker) sameKey(nodes []*node) {
 	c.addresses(nodes)
 	switch {
 	case alone != nil && all != nil:
-		c.add(Warning, alone.at, codeNeverMatches, "remove one of the two: the key without a value matches every value that no other one matches",
-			"no value reaches %s: %s (%s) matches every value and is tried first", alone.what(), yamlform.Quote(all.value), all.valueAt.From(alone.at))
+		c.add(Warning, alone.at, codeNeverMatches,
+			"remove one of the two: the key without a value matches every value that no other one matches",
+			"no value reaches %s: %s (%s) matches every value and is tried first", alone.what(), yamlform.Quote(all.value),
+			all.valueAt.From(alone.at))
 	case alone == nil && all == nil:
 		c.catchAll(nodes)
 	}
@@ -94,7 +97,8 @@ func (c *checker) lists(nodes []*node, exact map[exactValue]*node) {
 		}
 		for _, v := range taken {
 			c.add(Warning, v.at, codeNeverMatches, "remove one of the two",
-				"%s in `values` is never chosen: the `value` on %s comes first", yamlform.Quote(v.text), exact[exactValue{v.text, n.fold}].valueAt.From(v.at))
+				"%s in `values` is never chosen: the `value` on %s comes first", yamlform.Quote(v.text),
+				exact[exactValue{v.text, n.fold}].valueAt.From(v.at))
 		}
 	}
 }
@@ -102,8 +106,8 @@ func (c *checker) lists(nodes []*node, exact map[exactValue]*node) {
 // maxCovers bounds the pairs of patterns of which one may hide the other, in all files together.
 const maxCovers = 1_000_000
 
-// patterns finds wildcards and expressions that are never tried because an earlier one matches the same values. It returns
-// the first one that matches every value, or nil.
+// patterns finds wildcards and expressions that are never tried because an earlier one matches the same values. It
+// returns the first one that matches every value, or nil.
 func (c *checker) patterns(nodes []*node) *node {
 	type earlier struct {
 		glob glob
@@ -135,7 +139,8 @@ func (c *checker) patterns(nodes []*node) *node {
 			if g.covers(taker.glob, taker.glob.text()) {
 				fix = "remove one of the two"
 			}
-			c.add(Warning, n.valueAt, codeNeverMatches, fix, "no value reaches %s: %s (%s) comes first and matches everything that it matches",
+			c.add(Warning, n.valueAt, codeNeverMatches, fix,
+				"no value reaches %s: %s (%s) comes first and matches everything that it matches",
 				yamlform.Quote(n.value), yamlform.Quote(taker.node.value), taker.node.valueAt.From(n.valueAt))
 			continue
 		}
@@ -155,8 +160,8 @@ var enumerated = []string{"generic_key", "header_match", "query_match"}
 // callers are keys that identify callers: their values are never all known.
 var callers = regexp.MustCompile(`(?i)(^|_|-)(ip|addr|address|user|customer|tenant|account|client|caller|org|organization|api_?key)(_id)?$`)
 
-// catchAll reports keys whose other values have no limit. That is usually intended. It is a warning only if several callers
-// are named and some of them are admitted, because then unknown callers have no limit.
+// catchAll reports keys whose other values have no limit. That is usually intended. It is a warning only if several
+// callers are named and some of them are admitted, because then unknown callers have no limit.
 func (c *checker) catchAll(nodes []*node) {
 	first := nodes[0]
 	limited, named := false, 0
@@ -167,14 +172,18 @@ func (c *checker) catchAll(nodes []*node) {
 	if !limited || slices.Contains(enumerated, first.key) {
 		return
 	}
-	fix := "write a descriptor with `key: " + yamlform.Clip(first.key) + "` and no value, with a limit or `unlimited: true`"
+	fix := "write a descriptor with `key: " + yamlform.Clip(first.key) +
+		"` and no value, with a limit or `unlimited: true`"
 	switch {
 	case named == 1:
-		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", yamlform.Clip(first.key), first.named())
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than %s have no limit", yamlform.Clip(first.key),
+			first.named())
 	case callers.MatchString(first.key) && slices.ContainsFunc(nodes, (*node).admits):
-		c.add(Warning, first.keyAt, codeNoCatchAll, fix, "some values of `%s` are limited here, and customers with any other value are not", yamlform.Clip(first.key))
+		c.add(Warning, first.keyAt, codeNoCatchAll, fix,
+			"some values of `%s` are limited here, and customers with any other value are not", yamlform.Clip(first.key))
 	default:
-		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit", yamlform.Clip(first.key), named)
+		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit",
+			yamlform.Clip(first.key), named)
 	}
 }
 
@@ -196,8 +205,8 @@ func (n *node) limited() bool {
 	return n.rule != nil && !n.rule.Unlimited || slices.ContainsFunc(n.children, (*node).limited)
 }
 
-// hides finds nodes with a value that lack levels which the node without a value has below it. Matching never returns to the node
-// without a value, so requests with this value match nothing on these levels.
+// hides finds nodes with a value that lack levels which the node without a value has below it. Matching never returns
+// to the node without a value, so requests with this value match nothing on these levels.
 func (c *checker) hides(nodes []*node, alone *node) {
 	var below []string
 	for _, child := range alone.children {
@@ -216,15 +225,17 @@ func (c *checker) hides(nodes []*node, alone *node) {
 			}
 		}
 		if len(missing) > 0 {
-			c.add(Warning, n.valueAt, codeNotInherited, "write `inherit: true`, or other limits for these levels below this descriptor",
+			c.add(Warning, n.valueAt, codeNotInherited,
+				"write `inherit: true`, or other limits for these levels below this descriptor",
 				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
 	}
 }
 
-// cannotReserve finds nodes with a value and a limit of their own that allow no reservations, although the node without a value allows
-// them. A request of Envoy that names a reservation matches no rule there, because the reservation's name is one more level.
+// cannotReserve finds nodes with a value and a limit of their own that allow no reservations, although the node without
+// a value allows them. A request of Envoy that names a reservation matches no rule there, because the reservation's
+// name is one more level.
 func (c *checker) cannotReserve(nodes []*node, alone *node) {
 	if alone.rule == nil || !alone.rule.Reservable() {
 		return
@@ -234,7 +245,8 @@ func (c *checker) cannotReserve(nodes []*node, alone *node) {
 			continue
 		}
 		c.add(Warning, n.valueAt, codeNotInherited, "write `reservations` here too",
-			"a request with `%s` matches no rule under %s and passes: the limit of `%s` without a value (%s) has `reservations`, and this one has none",
+			"a request with `%s` matches no rule under %s and passes: the limit of `%s` without a value (%s) has "+
+				"`reservations`, and this one has none",
 			descriptor.ReserveID, n.what(), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 	}
 }

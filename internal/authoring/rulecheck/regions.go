@@ -19,7 +19,8 @@ func (c *checker) home(n *node, l *limit) {
 			fix = "did you mean `" + near + "`?"
 		}
 		c.add(Error, l.position("regions"), "", fix,
-			"%s is the home of the rule %s, and no region: the regions are %s", yamlform.Quote(home), rule, strings.Join(c.regions, ", "))
+			"%s is the home of the rule %s, and no region: the regions are %s", yamlform.Quote(home), rule,
+			strings.Join(c.regions, ", "))
 		return
 	}
 	if l.Lease {
@@ -29,5 +30,6 @@ func (c *checker) home(n *node, l *limit) {
 	if home == "" {
 		where = "outside the region that a hash chooses"
 	}
-	c.add(Info, l.position("regions"), codeHomeWaits, "", "a request under the rule %s %s waits for one trip, until the limit is used up", rule, where)
+	c.add(Info, l.position("regions"), codeHomeWaits, "",
+		"a request under the rule %s %s waits for one trip, until the limit is used up", rule, where)
 }

@@ -86,7 +86,8 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 	return cases
 }
 
-// What envoyproxy/ratelimit rejects is an error with a position. What it accepts is no error, but a warning if it is a mistake.
+// What envoyproxy/ratelimit rejects is an error with a position. What it accepts is no error, but a warning if it is a
+// mistake.
 func TestRuleFiles(t *testing.T) {
 	ours := map[string]bool{"zero-limit": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
 	warned := map[string]string{
@@ -171,12 +172,18 @@ func TestCheck(t *testing.T) {
 			`  - {key: k, value_regex: '/a/.*x', rate_limit: {unit: second, requests_per_unit: 1}}`, `  - {key: k, value_regex: '/b/.*x', rate_limit: {unit: second, requests_per_unit: 1}}`,
 			"  - {key: k, value: '/a/*/', "+limit+"}", "  - {key: k, value_regex: '/b/.*y', "+limit+"}"), []string{"a.yaml:3:27 long-value", "a.yaml:4:27 long-value", "a.yaml:5:21 star-inside"}},
 		{"long values that reach no higher limit", rules(
-			`  - {key: a, value_regex: '/files/.*\.zip', rate_limit: {unit: hour, requests_per_unit: 600}}`, "  - {key: a, "+limit+"}", // as high
-			`  - {key: b, value_regex: '/files/.*\.zip', rate_limit: {unlimited: true}}`, "  - {key: b, "+limit+"}", // is not reached
-			`  - {key: c, value_regex: '/files/.*', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: c, "+limit+"}", // the beginning decides
-			`  - {key: d, value_regex: '/files/[^/]{1,20}\.zip', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: d, "+limit+"}", // is not long
-			`  - {key: e, value_regex: '/a/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: e, value: '/b/*', "+limit+"}", // begin differently
-			"  - {key: f, value: '/a/*', "+limit+"}", `  - {key: f, value_regex: '/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`), nil}, // is tried later
+			// as high
+			`  - {key: a, value_regex: '/files/.*\.zip', rate_limit: {unit: hour, requests_per_unit: 600}}`, "  - {key: a, "+limit+"}",
+			// is not reached
+			`  - {key: b, value_regex: '/files/.*\.zip', rate_limit: {unlimited: true}}`, "  - {key: b, "+limit+"}",
+			// the beginning decides
+			`  - {key: c, value_regex: '/files/.*', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: c, "+limit+"}",
+			// is not long
+			`  - {key: d, value_regex: '/files/[^/]{1,20}\.zip', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: d, "+limit+"}",
+			// begin differently
+			`  - {key: e, value_regex: '/a/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: e, value: '/b/*', "+limit+"}",
+			// is tried later
+			"  - {key: f, value: '/a/*', "+limit+"}", `  - {key: f, value_regex: '/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`), nil},
 		{"an address that is a value, too", rules("  - {key: k, value_cidr: 10.0.0.1/32, "+limit+"}", "  - {key: k, value: 10.0.0.1, "+limit+"}"), nil},
 		{"half a network", rules("  - {key: k, value_cidr: 10.0.0.0/8, "+limit+"}", "  - {key: k, value_cidr: 10.0.0.0/9, "+limit+"}"), []string{"a.yaml:4:26 cidr-overlap"}},
 		{"half a network, with another limit", rules("  - {key: k, value_cidr: 10.0.0.0/8, "+limit+"}", "  - {key: k, value_cidr: 10.0.0.0/9, rate_limit: {unit: minute, requests_per_unit: 11}}"), nil},
@@ -394,7 +401,8 @@ b.yaml:1:205: warning: line one` + "\ufffd" + `line two [star-alone]
 	}
 }
 
-// The service reads probable mistakes as envoyproxy/ratelimit does. An error of such a file says so; one of a file that is not loaded does not.
+// The service reads probable mistakes as envoyproxy/ratelimit does. An error of such a file says so; one of a file that
+// is not loaded does not.
 func TestErrorsThatTheServiceTolerates(t *testing.T) {
 	const twice = "domain: %s\ndescriptors:\n  - key: k\n    key: k\n    rate_limit: {unit: day, requests_per_unit: 1%s}\n"
 	found := Check([]config.File{

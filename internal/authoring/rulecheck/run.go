@@ -22,8 +22,8 @@ import (
 
 // Options say what Run checks.
 type Options struct {
-	// Paths are directories of rule files, each checked as the service would load it, and files. Files of one directory are
-	// checked together.
+	// Paths are directories of rule files, each checked as the service would load it, and files. Files of one directory
+	// are checked together.
 	Paths   []string
 	Merge   bool     // files that give the same domain share it
 	Months  bool     // a month is a calendar month, as with USE_CALENDAR_MONTH_RATE_LIMIT
@@ -50,8 +50,8 @@ func (r *Report) Count(s Severity) int {
 	return n
 }
 
-// Run checks rule files. It fails for a path or a code that does not exist, and for a directory without rule files; a file
-// that cannot be read is a finding.
+// Run checks rule files. It fails for a path or a code that does not exist, and for a directory without rule files; a
+// file that cannot be read is a finding.
 func Run(o Options) (*Report, error) {
 	for _, code := range o.Disable {
 		if err := knownCode(code); err != nil {
@@ -73,15 +73,18 @@ func Run(o Options) (*Report, error) {
 		r.Files++
 		r.Findings = append(r.Findings, overrides(name, sets, &o, r.Count(Error) > 0)...)
 	}
-	r.Findings = sortFindings(slices.DeleteFunc(r.Findings, func(f Finding) bool { return slices.Contains(o.Disable, f.Code) }))
+	r.Findings = sortFindings(slices.DeleteFunc(r.Findings,
+		func(f Finding) bool { return slices.Contains(o.Disable, f.Code) }))
 	return r, nil
 }
 
-// Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no warnings,
-// because the file may be very different without them. Limits that end are compared with now.
+// Check checks the text of rule files that are loaded together. It is a pure function. A file with errors has no
+// warnings, because the file may be very different without them. Limits that end are compared with now.
 func Check(files []config.File, o *Options, now time.Time) []Finding {
-	files = slices.SortedStableFunc(slices.Values(files), func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
-	tree, errs := config.Compile(files, config.CompileOptions{Merge: o.Merge, Tree: descriptor.Options{CalendarMonths: o.Months}})
+	files = slices.SortedStableFunc(slices.Values(files),
+		func(a, b config.File) int { return cmp.Compare(a.Name, b.Name) })
+	tree, errs := config.Compile(files, config.CompileOptions{Merge: o.Merge,
+		Tree: descriptor.Options{CalendarMonths: o.Months}})
 	var all []Finding
 	bad := make(map[string]bool)
 	tolerated := toleratedFiles(files, errs, o.Merge)
@@ -113,8 +116,8 @@ func Check(files []config.File, o *Options, now time.Time) []Finding {
 	return quoteSource(sortFindings(all), files)
 }
 
-// tolerance says of an error in a file that the service loads nevertheless, and what envoyproxy/ratelimit does. warnings are what the
-// service says about the file.
+// tolerance says of an error in a file that the service loads nevertheless, and what envoyproxy/ratelimit does.
+// warnings are what the service says about the file.
 func tolerance(e *yamlform.Error, warnings []*yamlform.Error) string {
 	text := "the service loads this with a warning, unless RATELIMITD_STRICT_RULES is set"
 	reference := yamlform.Reference("")
@@ -134,8 +137,8 @@ func tolerance(e *yamlform.Error, warnings []*yamlform.Error) string {
 // mostExplained is for how many errors check reads the files a second time.
 const mostExplained = 100
 
-// toleratedFiles returns the files with errors that the service loads, with its warnings. It reads rule files as envoyproxy/ratelimit
-// does.
+// toleratedFiles returns the files with errors that the service loads, with its warnings. It reads rule files as
+// envoyproxy/ratelimit does.
 func toleratedFiles(files []config.File, errs []*yamlform.Error, merge bool) map[string][]*yamlform.Error {
 	if len(errs) == 0 || len(errs) > mostExplained {
 		return nil
@@ -155,7 +158,8 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 		of := make(map[*descriptor.Tree][]override.Placed)
 		trees := make([]*descriptor.Tree, len(sets))
 		for i, s := range sets {
-			trees[i], _ = config.Compile(s.files, config.CompileOptions{Merge: o.Merge, Tree: descriptor.Options{CalendarMonths: o.Months}})
+			trees[i], _ = config.Compile(s.files, config.CompileOptions{Merge: o.Merge,
+				Tree: descriptor.Options{CalendarMonths: o.Months}})
 		}
 		for _, p := range placed {
 			i := slices.IndexFunc(trees, func(t *descriptor.Tree) bool { return t.Domain(p.Domain) != nil })
@@ -183,7 +187,8 @@ type checker struct {
 }
 
 func (c *checker) add(s Severity, at yamlform.Position, code, fix, format string, args ...any) {
-	c.found = append(c.found, Finding{File: at.File, Line: at.Line, Col: at.Col, Severity: s, Code: code, Message: fmt.Sprintf(format, args...), Fix: fix})
+	c.found = append(c.found, Finding{File: at.File, Line: at.Line, Col: at.Col, Severity: s, Code: code,
+		Message: fmt.Sprintf(format, args...), Fix: fix})
 }
 
 func (c *checker) domain(d *domain) {
@@ -206,7 +211,8 @@ func (c *checker) domain(d *domain) {
 	c.buckets(d)
 }
 
-// oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says little.
+// oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says
+// little.
 var oncePerFile = []string{codePerSecond, codeWindowUnnamed, codeNewline, codeNameOfWindow}
 
 // together keeps only the first finding of these codes in a file.
@@ -334,10 +340,12 @@ func folder(dir string) (*set, error) {
 		s.read(name, files.Leaves(dir, name))
 	}
 	for _, f := range r.Skipped {
-		found := Finding{File: filepath.Join(dir, filepath.FromSlash(f.Name)), Line: 1, Col: 1, Severity: Info, Code: codeSkipped, Message: "this file is not loaded: " + f.Why}
+		found := Finding{File: filepath.Join(dir, filepath.FromSlash(f.Name)), Line: 1, Col: 1, Severity: Info,
+			Code: codeSkipped, Message: "this file is not loaded: " + f.Why}
 		switch {
 		case f.Rules:
-			found.Severity, found.Message, found.Fix = Warning, "this file has a domain and is not loaded: "+f.Why, "give it another name, or remove it"
+			found.Severity, found.Message, found.Fix = Warning, "this file has a domain and is not loaded: "+f.Why,
+				"give it another name, or remove it"
 		case f.Tests:
 			continue
 		}

@@ -25,7 +25,8 @@ func WriteText(to io.Writer, r *Report, o TextOptions) error {
 		if f.Severity == Info && !o.Info {
 			continue
 		}
-		fmt.Fprintf(w, "%s: %s %s%s\n", w.Paint(terminal.Bold, clean(f.Position())), w.Paint(colorOf[f.Severity], string(f.Severity)+":"),
+		fmt.Fprintf(w, "%s: %s %s%s\n", w.Paint(terminal.Bold, clean(f.Position())),
+			w.Paint(colorOf[f.Severity], string(f.Severity)+":"),
 			clean(f.Message), w.Paint(terminal.Dim, f.label()))
 		if f.Line > 0 {
 			number := fmt.Sprintf("%5d | ", f.Line)
@@ -51,7 +52,8 @@ func WriteText(to io.Writer, r *Report, o TextOptions) error {
 
 // summary is one line about a report.
 func summary(r *Report, info bool, paint func(string) string) string {
-	text := terminal.Count(r.Files, "file") + ": " + paint(count(r.Count(Error), "error")+", "+count(r.Count(Warning), "warning"))
+	text := terminal.Count(r.Files, "file") + ": " + paint(count(r.Count(Error), "error")+", "+
+		count(r.Count(Warning), "warning"))
 	if n := r.Count(Info); n > 0 {
 		text += ", " + count(n, "note")
 		if !info {

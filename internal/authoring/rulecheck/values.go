@@ -27,7 +27,8 @@ func (c *checker) value(n *node) {
 	}
 	c.octal(n)
 	if key := strings.TrimSpace(n.key); key != n.key {
-		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key), "the key %s begins or ends with a space, which a client must send as well", yamlform.Quote(n.key))
+		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key),
+			"the key %s begins or ends with a space, which a client must send as well", yamlform.Quote(n.key))
 	}
 	switch n.kind {
 	case descriptor.MatchExact:
@@ -62,17 +63,21 @@ func (c *checker) literal(n *node) bool {
 		if n.key == maskedAddress {
 			return true
 		}
-		return warn("write `value_cidr: "+v+"`", "%s is compared as text: no address in this network is matched", yamlform.Quote(v))
+		return warn("write `value_cidr: "+v+"`", "%s is compared as text: no address in this network is matched",
+			yamlform.Quote(v))
 	}
 	if choices.MatchString(v) {
-		return warn("write `values: ["+splitList(v, "|")+"]`", "%s is compared as text: the | does not separate values", yamlform.Quote(v))
+		return warn("write `values: ["+splitList(v, "|")+"]`", "%s is compared as text: the | does not separate values",
+			yamlform.Quote(v))
 	}
 	if commas.MatchString(v) {
-		return warn("write `values: ["+splitList(v, ",")+"]`", "%s is compared as text: the comma does not separate values", yamlform.Quote(v))
+		return warn("write `values: ["+splitList(v, ",")+"]`", "%s is compared as text: the comma does not separate values",
+			yamlform.Quote(v))
 	}
 	if expression.MatchString(v) {
 		if _, err := syntax.Parse(v, syntax.Perl); err == nil {
-			return warn("write it as `value_regex`", "%s looks like a regular expression, but only * is special in a `value`", yamlform.Quote(v))
+			return warn("write it as `value_regex`", "%s looks like a regular expression, but only * is special in a `value`",
+				yamlform.Quote(v))
 		}
 	}
 	if template.MatchString(v) {
@@ -87,10 +92,12 @@ func (c *checker) literal(n *node) bool {
 			}
 			joined += "[^/]+" + parts[i+1]
 		}
-		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, but is compared as text", yamlform.Quote(v))
+		return warn("write `value_regex: '"+joined+"'`", "%s looks like a template, but is compared as text",
+			yamlform.Quote(v))
 	}
 	if trimmed := strings.TrimSpace(v); trimmed != v {
-		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a client must send as well", yamlform.Quote(v))
+		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a client must send as well",
+			yamlform.Quote(v))
 	}
 	return false
 }
@@ -120,14 +127,16 @@ func (c *checker) star(n *node) {
 	if strings.Trim(v, "*") == "" {
 		if !n.share { // with it, a star makes all values share one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
-				"a `*` on its own matches every value, like a descriptor without `value`, but it is tried before the patterns that follow it")
+				"a `*` on its own matches every value, like a descriptor without `value`, but it is tried before the patterns "+
+					"that follow it")
 		}
 		return
 	}
 	trailing := len(pieces) == 2 && last == ""
 	if trailing && !noAddress.MatchString(n.key) {
 		if fix, example := network4(first); example != "" {
-			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: it also matches %s", yamlform.Quote(v), yamlform.Quote(example))
+			c.add(Warning, n.valueAt, codeStarAddress, fix, "%s matches text, not addresses: it also matches %s",
+				yamlform.Quote(v), yamlform.Quote(example))
 			return
 		}
 		if sixStart.MatchString(first) {
@@ -142,12 +151,14 @@ func (c *checker) star(n *node) {
 	}
 	if len(pieces) == 2 && first != "" && last != "" || inner > 0 {
 		class := "[^/]+"
-		if end, _ := utf8.DecodeLastRuneInString(first); !strings.Contains(v, "/") && (unicode.IsPunct(end) || unicode.IsSymbol(end)) {
+		if end, _ := utf8.DecodeLastRuneInString(first); !strings.Contains(v, "/") &&
+			(unicode.IsPunct(end) || unicode.IsSymbol(end)) {
 			class = "[^" + strings.ReplaceAll(string(end), "-", `\-`) + "]+"
 		}
 		fix := "if that is not meant, write `value_regex: '" + asRegex(pieces, class) + "'`"
 		filled := strings.Replace(v, "*", insideExample(first, v), 1)
-		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, including separators: %s also matches %s", yamlform.Quote(v), yamlform.Quote(filled))
+		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, including separators: %s also matches %s",
+			yamlform.Quote(v), yamlform.Quote(filled))
 		return
 	}
 	switch {
@@ -160,7 +171,8 @@ func (c *checker) star(n *node) {
 	}
 }
 
-// network4 returns the network of the beginning of an IPv4 address, and an example of what else a star after it matches.
+// network4 returns the network of the beginning of an IPv4 address, and an example of what else a star after it
+// matches.
 func network4(first string) (fix, example string) {
 	switch {
 	case fourStart.MatchString(first):
@@ -212,7 +224,8 @@ func (c *checker) dot(n *node) {
 	v := n.value
 	class := false
 	word := func(i int) bool {
-		return i >= 0 && i < len(v) && (v[i] >= 'a' && v[i] <= 'z' || v[i] >= 'A' && v[i] <= 'Z' || v[i] >= '0' && v[i] <= '9')
+		return i >= 0 && i < len(v) && (v[i] >= 'a' && v[i] <= 'z' || v[i] >= 'A' && v[i] <= 'Z' || v[i] >= '0' &&
+			v[i] <= '9')
 	}
 	for i := 0; i < len(v); i++ {
 		switch {
@@ -236,7 +249,8 @@ func (c *checker) dot(n *node) {
 			}
 			part := v[start:end]
 			c.add(Warning, n.valueAt, codeRegexDot, "write `"+strings.ReplaceAll(part, ".", `\.`)+"`, in single quotes",
-				"the `.` in `%s` matches any character: the expression also matches %s", yamlform.Clip(part), yamlform.Quote(strings.Replace(part, ".", "-", 1)))
+				"the `.` in `%s` matches any character: the expression also matches %s", yamlform.Clip(part),
+				yamlform.Quote(strings.Replace(part, ".", "-", 1)))
 			return
 		}
 	}

@@ -26,8 +26,8 @@ func MappingsReference() string { return tables(accesslog.Language()) }
 // OverridesReference returns the tables of keys of files of overrides, as Markdown.
 func OverridesReference() string { return tables(override.Language()) }
 
-// tables writes a table for each map of the language, except those that the page of overrides shows. Rows that an earlier table shows too are
-// named, not repeated.
+// tables writes a table for each map of the language, except those that the page of overrides shows. Rows that an
+// earlier table shows too are named, not repeated.
 func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 	var b strings.Builder
 	for i, m := range l.Maps {
@@ -78,7 +78,8 @@ func anchor(what string) string {
 	return "#" + strings.ReplaceAll(strings.ReplaceAll(strings.ToLower(heading(what)), "`", ""), " ", "-")
 }
 
-// mostRepeated returns the map that shares most rows with m, and the keys of these rows. A few rows are not worth a reference.
+// mostRepeated returns the map that shares most rows with m, and the keys of these rows. A few rows are not worth a
+// reference.
 func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map) (most *yamlform.Map, repeated []string) {
 	const few = 3
 	for _, e := range earlier {

@@ -15,7 +15,8 @@ import (
 func Rules() *jsonschema.Schema {
 	s := of(config.Rules())
 	s.Title = "Rules of ratelimitd"
-	s.Description = "A domain and its limits. Read by `ratelimitd serve`, and by envoyproxy/ratelimit where no extension is used."
+	s.Description = "A domain and its limits. Read by `ratelimitd serve`, and by envoyproxy/ratelimit where no " +
+		"extension is used."
 	relateDescriptor(s.Definitions["descriptor"])
 	s.Definitions["file"].Properties["headers"].AnyOf[0] = headers()
 	relateHeader(s.Definitions["header"])
@@ -24,36 +25,42 @@ func Rules() *jsonschema.Schema {
 
 	limit := s.Definitions["limit"]
 	relateLimit(limit)
-	// The list's limits have names and no `unlimited`; the single one may be unlimited instead of having a unit. A concurrency limit has no
-	// unit.
+	// The list's limits have names and no `unlimited`; the single one may be unlimited instead of having a unit. A
+	// concurrency limit has no unit.
 	listed := *limit
 	listed.Required = []string{"name"}
 	listed.AllOf = append(listed.AllOf[:len(listed.AllOf):len(listed.AllOf)], notNull("name"), never("unlimited", yes()))
-	withUnit := &jsonschema.Schema{Required: []string{"unit"}, AllOf: []*jsonschema.Schema{notNull("unit"), never("unlimited", yes())}}
+	withUnit := &jsonschema.Schema{Required: []string{"unit"},
+		AllOf: []*jsonschema.Schema{notNull("unit"), never("unlimited", yes())}}
 	inFlight := is("algorithm", descriptor.Concurrency.String())
 	listed.AnyOf = []*jsonschema.Schema{withUnit, inFlight}
 	s.Definitions["listed"] = &listed
 	limit.AnyOf = []*jsonschema.Schema{
 		withUnit,
 		inFlight,
-		{Required: []string{"unlimited"}, AllOf: []*jsonschema.Schema{{Properties: map[string]*jsonschema.Schema{"unlimited": yes()}}, {Not: has("unit")}}},
+		{Required: []string{"unlimited"},
+			AllOf: []*jsonschema.Schema{{Properties: map[string]*jsonschema.Schema{"unlimited": yes()}}, {Not: has("unit")}}},
 	}
 	one, most := 1, 16
-	s.Definitions["descriptor"].Properties["rate_limits"].AnyOf[0] = &jsonschema.Schema{Type: "array", MinItems: &one, MaxItems: &most, Items: ref("listed")}
+	s.Definitions["descriptor"].Properties["rate_limits"].AnyOf[0] = &jsonschema.Schema{Type: "array", MinItems: &one,
+		MaxItems: &most, Items: ref("listed")}
 	return s
 }
 
 // headers is the list of a domain's headers.
 func headers() *jsonschema.Schema {
-	return &jsonschema.Schema{Type: "array", UniqueItems: true, Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(descriptor.HeaderFamilyNames), ref("header")}}}
+	return &jsonschema.Schema{Type: "array", UniqueItems: true,
+		Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(descriptor.HeaderFamilyNames), ref("header")}}}
 }
 
-// relateHeader adds the names that no header may have, and that only an answer to a denied request can say how long to wait.
+// relateHeader adds the names that no header may have, and that only an answer to a denied request can say how long to
+// wait.
 func relateHeader(h *jsonschema.Schema) {
 	name, value, of := config.MaxHeaderName, config.MaxHeaderValue, config.MaxHeaderOf
 	h.AllOf = append(h.AllOf,
 		never("name", anyCase(slices.Concat(config.ReservedHeaders, config.ServiceHeaders))),
-		&jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"name": {MaxLength: &name}, "value": {MaxLength: &value}, "of": {MaxItems: &of}}},
+		&jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"name": {MaxLength: &name}, "value": {MaxLength: &value},
+			"of": {MaxItems: &of}}},
 		&jsonschema.Schema{
 			If:   is("when", "passed"),
 			Then: never("value", &jsonschema.Schema{Type: "string", Pattern: `\{retry_after\}`}),
@@ -70,20 +77,25 @@ func relateDescriptor(d *jsonschema.Schema) {
 	}
 	d.AllOf = append(d.AllOf, not(both("rate_limit", "rate_limits")))
 	star := func(key string) *jsonschema.Schema {
-		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Type: "string", Pattern: `\*`}}}
+		return &jsonschema.Schema{Required: []string{key},
+			Properties: map[string]*jsonschema.Schema{key: {Type: "string", Pattern: `\*`}}}
 	}
 	d.AllOf = append(d.AllOf,
 		&jsonschema.Schema{
-			If:   &jsonschema.Schema{Required: []string{"share_threshold"}, Properties: map[string]*jsonschema.Schema{"share_threshold": yes()}},
-			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{star("value"), star("key"), has("values"), has("value_regex"), has("value_cidr")}},
+			If: &jsonschema.Schema{Required: []string{"share_threshold"},
+				Properties: map[string]*jsonschema.Schema{"share_threshold": yes()}},
+			Then: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{star("value"), star("key"), has("values"), has("value_regex"),
+				has("value_cidr")}},
 		},
 		&jsonschema.Schema{
-			If:   star("key"),
-			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("values")), not(has("value_regex")), not(has("value_cidr"))}},
+			If: star("key"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("values")), not(has("value_regex")),
+				not(has("value_cidr"))}},
 		},
 		&jsonschema.Schema{ // addresses have no case
-			If:   given("fold_case"),
-			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("value_cidr")), not(star("key")), never("group", &jsonschema.Schema{Type: "string", Pattern: "^ip"})}},
+			If: given("fold_case"),
+			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{not(has("value_cidr")), not(star("key")),
+				never("group", &jsonschema.Schema{Type: "string", Pattern: "^ip"})}},
 		},
 		&jsonschema.Schema{ // a capture group is one of an expression, and a network one of other values than exact ones
 			If: has("group"),
@@ -91,7 +103,8 @@ func relateDescriptor(d *jsonschema.Schema) {
 				AllOf: []*jsonschema.Schema{not(given("share_threshold")), not(given("condition")), not(star("key"))},
 				AnyOf: []*jsonschema.Schema{
 					{AllOf: []*jsonschema.Schema{captures(), has("value_regex"), not(given("overridable")), not(given("usage"))}},
-					{AllOf: []*jsonschema.Schema{not(captures()), not(has("values")), {AnyOf: []*jsonschema.Schema{star("value"), not(has("value"))}}}},
+					{AllOf: []*jsonschema.Schema{not(captures()), not(has("values")),
+						{AnyOf: []*jsonschema.Schema{star("value"), not(has("value"))}}}},
 				},
 			},
 		},
@@ -135,7 +148,8 @@ func relateLimit(l *jsonschema.Schema) {
 	l.Properties["unit"].AnyOf[0].Enum = append(l.Properties["unit"].AnyOf[0].Enum, "") // as if it were absent
 	for _, b := range config.OnlyFor() {
 		algorithm := enum(b.Algorithms)
-		then := &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"algorithm": algorithm}, Required: []string{"algorithm"}}
+		then := &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"algorithm": algorithm},
+			Required: []string{"algorithm"}}
 		if b.Algorithms[0] == descriptor.AlgorithmNames[0] { // the default need not be written
 			algorithm.Enum = append(algorithm.Enum, nil)
 			then.Required = nil
@@ -157,14 +171,16 @@ func relateLimit(l *jsonschema.Schema) {
 		&jsonschema.Schema{ // a window on the clock, in which denied hits do not count
 			If: has("classes"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
-				not(has("penalty")), never("lease", yes()), never("count_denied", yes()), never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
+				not(has("penalty")), never("lease", yes()), never("count_denied", yes()),
+				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
 			}},
 		},
 		concurrency(),
 		&jsonschema.Schema{ // a calendar's windows are a day long or more, and begin on it
 			If: has("calendar"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
-				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"millisecond", "second", "minute", "hour"})}}},
+				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"millisecond", "second", "minute",
+					"hour"})}}},
 				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
 			}},
 		},
@@ -183,7 +199,8 @@ func relateLimit(l *jsonschema.Schema) {
 	}
 	leased := &jsonschema.Schema{Required: []string{"lease"}, Properties: map[string]*jsonschema.Schema{"lease": yes()}}
 	l.AllOf = append(l.AllOf, together(has("penalty"), leased), together(has("penalty"), soft))
-	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share), // whom the limit denies
+	// whom the limit denies
+	l.AllOf = append(l.AllOf, together(shadow, soft), together(shadow, share), together(soft, share),
 		together(has("replaces"), &jsonschema.Schema{AnyOf: []*jsonschema.Schema{shadow, share}}))
 	// Next to `unlimited: true`, keys about counting are not allowed.
 	var counting []*jsonschema.Schema
@@ -191,7 +208,8 @@ func relateLimit(l *jsonschema.Schema) {
 		counting = append(counting, has(name))
 	}
 	l.AllOf = append(l.AllOf, &jsonschema.Schema{
-		If:   &jsonschema.Schema{Required: []string{"unlimited"}, Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
+		If: &jsonschema.Schema{Required: []string{"unlimited"},
+			Properties: map[string]*jsonschema.Schema{"unlimited": yes()}},
 		Then: not(&jsonschema.Schema{AnyOf: counting}),
 	})
 }
@@ -199,7 +217,8 @@ func relateLimit(l *jsonschema.Schema) {
 // given is a map with this key, not null and not false.
 func given(key string) *jsonschema.Schema {
 	no := append([]any{nil, false}, words(yamlform.FlagWords(false))...)
-	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: no}}}}
+	return &jsonschema.Schema{Required: []string{key},
+		Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: no}}}}
 }
 
 // withoutReservations is a limit that cannot have reservations.
@@ -208,7 +227,8 @@ func withoutReservations() *jsonschema.Schema {
 		return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}}
 	}
 	return &jsonschema.Schema{Type: "object", AnyOf: []*jsonschema.Schema{
-		is("algorithm", "leaky_bucket"), has("active"), has("penalty"), has("classes"), set("lease"), set("count_denied"), set("unlimited"),
+		is("algorithm", "leaky_bucket"), has("active"), has("penalty"), has("classes"), set("lease"), set("count_denied"),
+		set("unlimited"),
 	}}
 }
 
@@ -219,14 +239,16 @@ func costs(how *jsonschema.Schema) *jsonschema.Schema {
 
 // weighted is a `cost` with the weight of an amount.
 func weighted() *jsonschema.Schema {
-	return &jsonschema.Schema{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"object", "null"}}}}
+	return &jsonschema.Schema{Type: "object",
+		Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"object", "null"}}}}
 }
 
 // multiplied is a `cost` of hits: a number, or a map with a table.
 func multiplied() *jsonschema.Schema {
 	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{
 		{Type: "integer"},
-		{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"number", "null"}}}},
+		{Type: "object", Not: &jsonschema.Schema{AdditionalProperties: &jsonschema.Schema{Types: []string{"number",
+			"null"}}}},
 	}}
 }
 
@@ -254,12 +276,14 @@ func concurrency() *jsonschema.Schema {
 
 // has is a map with this key, not null and not empty.
 func has(key string) *jsonschema.Schema {
-	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}}}}
+	return &jsonschema.Schema{Required: []string{key},
+		Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}}}}
 }
 
 // is is a map whose key has this value.
 func is(key, value string) *jsonschema.Schema {
-	return &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: {Enum: []any{value}}}}
+	return &jsonschema.Schema{Required: []string{key},
+		Properties: map[string]*jsonschema.Schema{key: {Enum: []any{value}}}}
 }
 
 func both(a, b string) *jsonschema.Schema {
@@ -269,7 +293,8 @@ func both(a, b string) *jsonschema.Schema {
 func not(s *jsonschema.Schema) *jsonschema.Schema { return &jsonschema.Schema{Not: s} }
 
 func notNull(key string) *jsonschema.Schema {
-	return &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil, ""}}}}}
+	return &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{key: {Not: &jsonschema.Schema{Enum: []any{nil,
+		""}}}}}
 }
 
 // never is a map whose key does not have such a value.

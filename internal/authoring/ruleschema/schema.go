@@ -38,7 +38,8 @@ func Overrides() *jsonschema.Schema {
 func relateOverride(o *jsonschema.Schema) {
 	kinds := []*jsonschema.Schema{has("requests_per_unit"), has("factor")}
 	for _, key := range []string{"unlimited", "blocked"} {
-		kinds = append(kinds, &jsonschema.Schema{Required: []string{key}, Properties: map[string]*jsonschema.Schema{key: yes()}})
+		kinds = append(kinds, &jsonschema.Schema{Required: []string{key},
+			Properties: map[string]*jsonschema.Schema{key: yes()}})
 	}
 	o.OneOf = kinds
 	o.AllOf = append(o.AllOf, &jsonschema.Schema{If: has("burst"), Then: has("requests_per_unit")})
@@ -56,7 +57,8 @@ func Write(s *jsonschema.Schema) ([]byte, error) {
 // of returns the schema of a language, without the relations between its keys.
 func of(l yamlform.Language) *jsonschema.Schema {
 	s := ref(l.Maps[0].Name)
-	top := &jsonschema.Schema{Schema: draft, AllOf: []*jsonschema.Schema{s}, Definitions: make(map[string]*jsonschema.Schema)}
+	top := &jsonschema.Schema{Schema: draft, AllOf: []*jsonschema.Schema{s},
+		Definitions: make(map[string]*jsonschema.Schema)}
 	for _, m := range l.Maps {
 		top.Definitions[m.Name] = object(m)
 	}
@@ -149,7 +151,8 @@ func weights(t yamlform.Type) []*jsonschema.Schema {
 	weight := &jsonschema.Schema{Type: "number", Minimum: &none, Maximum: &most}
 	return []*jsonschema.Schema{
 		whole(t),
-		{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{weight, table(t), null()}}},
+		{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{weight,
+			table(t), null()}}},
 		null(),
 	}
 }
@@ -157,7 +160,8 @@ func weights(t yamlform.Type) []*jsonschema.Schema {
 // table is a map of whole numbers by value.
 func table(t yamlform.Type) *jsonschema.Schema {
 	one := 1
-	return &jsonschema.Schema{Type: "object", MinProperties: &one, AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{whole(t), null()}}}
+	return &jsonschema.Schema{Type: "object", MinProperties: &one,
+		AdditionalProperties: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{whole(t), null()}}}
 }
 
 func whole(t yamlform.Type) *jsonschema.Schema {
@@ -166,7 +170,8 @@ func whole(t yamlform.Type) *jsonschema.Schema {
 }
 
 func boolean() []*jsonschema.Schema {
-	return []*jsonschema.Schema{{Types: []string{"boolean", "null"}}, {Enum: append(words(yamlform.FlagWords(true)), words(yamlform.FlagWords(false))...)}}
+	return []*jsonschema.Schema{{Types: []string{"boolean", "null"}},
+		{Enum: append(words(yamlform.FlagWords(true)), words(yamlform.FlagWords(false))...)}}
 }
 
 func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
@@ -239,7 +244,8 @@ func anyCase(names []string) *jsonschema.Schema {
 			}
 		}
 	}
-	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{choice(names), {Type: "string", Pattern: "^(" + pattern.String() + ")$"}}}
+	return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{choice(names),
+		{Type: "string", Pattern: "^(" + pattern.String() + ")$"}}}
 }
 
 // nested is a map, or one of the names that may stand for it.

@@ -186,8 +186,8 @@ func agree(t *testing.T, r *jsonschema.Resolved, name string, text []byte) {
 	}
 }
 
-// TestRulesRelations asks for every key with every algorithm, and some more combinations: where the service denies, so does
-// the schema, and nowhere else.
+// TestRulesRelations asks for every key with every algorithm, and some more combinations: where the service denies, so
+// does the schema, and nowhere else.
 func TestRulesRelations(t *testing.T) {
 	r := resolve(t, Rules())
 	var limits []string
@@ -330,8 +330,8 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestEditorLine wants the line that tells editors of the schema at the top of every rule and test file that we show, and
-// the path in it to lead there.
+// TestEditorLine wants the line that tells editors of the schema at the top of every rule and test file that we show,
+// and the path in it to lead there.
 func TestEditorLine(t *testing.T) {
 	for _, tests := range []bool{false, true} {
 		schema := "rules"
@@ -440,7 +440,8 @@ func TestTestsRejectMistakes(t *testing.T) {
 	}
 }
 
-// TestOverridesAgrees shows the schema of files of overrides, and their reader, overrides of every kind: both take the same.
+// TestOverridesAgrees shows the schema of files of overrides, and their reader, overrides of every kind: both take the
+// same.
 func TestOverridesAgrees(t *testing.T) {
 	r := resolve(t, Overrides())
 	const of = "domain: d, rule: d.k, entries: k=v, "

@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// replenished is the arithmetic of the Redis rate limiter of Spring Cloud Gateway: a bucket that begins full, knows time in whole
-// seconds, and gets the tokens of all seconds that began since the last request at once.
+// replenished is the arithmetic of the Redis rate limiter of Spring Cloud Gateway: a bucket that begins full, knows
+// time in whole seconds, and gets the tokens of all seconds that began since the last request at once.
 type replenished struct {
 	rate, capacity int64 // replenishRate, burstCapacity
 	tokens, second int64 // of the last request
@@ -35,7 +35,8 @@ func (r *replenished) take(now time.Time, requested int64) bool {
 	return true
 }
 
-// The rules of the cookbook decide as Spring Cloud Gateway does. Buckets that are refilled continuously pass other requests.
+// The rules of the cookbook decide as Spring Cloud Gateway does. Buckets that are refilled continuously pass other
+// requests.
 func TestCookbookSpringCloudGateway(t *testing.T) {
 	racetest.Sequential(t)
 	const name = shipped + "/cookbook/spring_cloud_gateway.yaml"
@@ -138,7 +139,8 @@ func items(t *testing.T, file string) [][]action {
 	return all
 }
 
-// sends reports whether an item of rate_limits sends these entries. The entries of a test may lack the one that names a reservation.
+// sends reports whether an item of rate_limits sends these entries. The entries of a test may lack the one that names a
+// reservation.
 func sends(item []action, entries []descriptor.Entry) bool {
 	if last := len(item) - 1; last >= 0 && item[last].key == descriptor.ReserveID && entries[len(entries)-1].Key != descriptor.ReserveID {
 		item = item[:last]
@@ -148,8 +150,8 @@ func sends(item []action, entries []descriptor.Entry) bool {
 	})
 }
 
-// The rate_limits in each cookbook file reach all rules of the file: for each rule an item sends a descriptor of the tests that
-// the rule matches. A test with Envoy shows that Envoy reads these items.
+// The rate_limits in each cookbook file reach all rules of the file: for each rule an item sends a descriptor of the
+// tests that the rule matches. A test with Envoy shows that Envoy reads these items.
 func TestCookbookActionsReachEachRule(t *testing.T) {
 	racetest.Sequential(t)
 	tests, _, err := Find([]string{shipped + "/cookbook"})

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// Coverage says which rules the tests reached: a request matched them, and neither its own limit nor another rule replaced
-// them.
+// Coverage says which rules the tests reached: a request matched them, and neither its own limit nor another rule
+// replaced them.
 type Coverage struct {
 	Rules   int         `json:"rules"`
 	Reached int         `json:"reached"`
@@ -97,7 +97,8 @@ func cover(runs []*reach, further []string) *Coverage {
 		}
 	}
 	slices.SortFunc(c.Missed, func(a, b Missed) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col),
+			cmp.Compare(a.Rule, b.Rule))
 	})
 	return c
 }

@@ -105,7 +105,8 @@ func (o *observed) of(i int) answer {
 	return answer{Status: o.decision.Statuses[i], descriptor: i, wouldDeny: o.unenforced(i)}
 }
 
-// unenforced returns the names of the limits of a descriptor that would have denied; of all descriptors if i is negative.
+// unenforced returns the names of the limits of a descriptor that would have denied; of all descriptors if i is
+// negative.
 func (o *observed) unenforced(i int) []string {
 	var names []string
 	for _, n := range o.decision.Notices {
@@ -141,7 +142,8 @@ func (o *observed) check() {
 			diff.finally(&w.descriptors[i], o.of(i), fmt.Sprintf("descriptor %d: ", i+1))
 		}
 		if w.passed != nil && w.passed.value != o.passed {
-			diff.add(w.passed.at, "passed", fmt.Sprintf("%d of %d", w.passed.value, o.step.repeat), fmt.Sprintf("%d of %d", o.passed, o.step.repeat))
+			diff.add(w.passed.at, "passed", fmt.Sprintf("%d of %d", w.passed.value, o.step.repeat),
+				fmt.Sprintf("%d of %d", o.passed, o.step.repeat))
 		}
 		diff.headers(w.headers, o.decision.Headers)
 	}
@@ -248,7 +250,10 @@ func (o *observed) fail(diff differences, problem string) {
 		Offset: formatSpan(o.offset), Time: o.testCase.start.Add(o.offset),
 		Problem: problem, Differences: diff,
 	}
-	slices.SortStableFunc(diff, func(a, b Difference) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col)) })
+	slices.SortStableFunc(diff, func(a, b Difference) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line),
+			cmp.Compare(a.Col, b.Col))
+	})
 	if len(diff) > 0 {
 		f.Line, f.Col = diff[0].Line, diff[0].Col
 	}
@@ -314,7 +319,8 @@ func (o *observed) limitNamed(i int, c limiter.CurrentLimit) *descriptor.Limit {
 	limits := o.rules[i].Limits
 	for j := range limits {
 		unit, multiplier := limits[j].OnWire()
-		if limits[j].Name == c.Name && (limits[j].Requests == c.Requests || o.decision.Statuses[i].Overridden) && unit == c.Unit && multiplier == c.Multiplier {
+		if limits[j].Name == c.Name && (limits[j].Requests == c.Requests || o.decision.Statuses[i].Overridden) &&
+			unit == c.Unit && multiplier == c.Multiplier {
 			return &limits[j]
 		}
 	}

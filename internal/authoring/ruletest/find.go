@@ -23,9 +23,9 @@ func IsTestFile(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }
 
-// Find returns the test files that paths name, sorted. A directory stands for all test files below it, except in directories whose
-// names begin with a dot; - stands for the standard input. untested are the directories without test files. It fails for a path that
-// cannot be read, and for a file that is no test file.
+// Find returns the test files that paths name, sorted. A directory stands for all test files below it, except in
+// directories whose names begin with a dot; - stands for the standard input. untested are the directories without test
+// files. It fails for a path that cannot be read, and for a file that is no test file.
 func Find(paths []string) (found, untested []string, err error) {
 	for _, p := range paths {
 		if p == stdin.Name {
@@ -119,7 +119,8 @@ func load(name string) (*suite, []*yamlform.Error) {
 	refs := f.rules
 	if len(refs) == 0 {
 		if !IsTestFile(name) {
-			return nil, []*yamlform.Error{{File: name, Msg: "which rules? write `rules: FILE`, or give the file a name that ends in _test.yaml"}}
+			return nil, []*yamlform.Error{{File: name,
+				Msg: "which rules? write `rules: FILE`, or give the file a name that ends in _test.yaml"}}
 		}
 		ext := filepath.Ext(name)
 		base := strings.TrimSuffix(filepath.Base(name), "_test"+ext)
@@ -137,7 +138,8 @@ func load(name string) (*suite, []*yamlform.Error) {
 			if len(f.rules) == 0 {
 				hint = "; if the rules are elsewhere, write `rules: FILE`"
 			}
-			errs = append(errs, &yamlform.Error{File: name, Line: ref.at.Line, Col: ref.at.Col, Msg: fmt.Sprintf("the rules cannot be read: %v%s", err, hint)})
+			errs = append(errs, &yamlform.Error{File: name, Line: ref.at.Line, Col: ref.at.Col,
+				Msg: fmt.Sprintf("the rules cannot be read: %v%s", err, hint)})
 			continue
 		}
 		s.rules = append(s.rules, config.File{Name: path, Data: rules})
@@ -153,8 +155,9 @@ func (s *suite) compileFor(o descriptor.Options) (*descriptor.Tree, []*yamlform.
 	return config.Compile(s.rules, config.CompileOptions{Merge: s.merge, Lenient: true, Tree: o})
 }
 
-// compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It rejects
-// requests for domains without rules: they would always pass. It also rejects overrides that do not fit the rules.
+// compile compiles the suite's rules and returns the domain of requests that name none: the only one there is. It
+// rejects requests for domains without rules: they would always pass. It also rejects overrides that do not fit the
+// rules.
 func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlform.Error) {
 	if tree, errs = s.compileFor(descriptor.Options{}); len(errs) > 0 {
 		return nil, "", errs
@@ -181,11 +184,13 @@ func (s *suite) compile() (tree *descriptor.Tree, domain string, errs []*yamlfor
 			case name == "" && len(domains) == 0:
 				e.Msg = "there are no rules to test in " + s.rules[0].Name
 			case name == "":
-				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step", yamlform.List(domains, "and"))
+				e.Msg = fmt.Sprintf("which domain? the rules are of %s: write `domain` at the top, in the case or in the step",
+					yamlform.List(domains, "and"))
 			case near != "":
 				e.Msg = fmt.Sprintf("no rules of a domain %s: did you mean `%s`?", yamlform.Quote(name), near)
 			default:
-				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", yamlform.Quote(name), yamlform.List(domains, "and"))
+				e.Msg = fmt.Sprintf("no rules of a domain %s: the rules are of %s", yamlform.Quote(name),
+					yamlform.List(domains, "and"))
 			}
 			errs = append(errs, e)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
-// WriteJUnit writes a report as JUnit XML: a suite for each file, a test for each case. A file that cannot be run is one
-// test with an error.
+// WriteJUnit writes a report as JUnit XML: a suite for each file, a test for each case. A file that cannot be run is
+// one test with an error.
 func WriteJUnit(to io.Writer, r *Report) error {
 	all := junit.Suites{Tests: r.Cases + r.Bad, Failures: r.Failed, Errors: r.Bad, Time: junit.Seconds(r.Elapsed)}
 	for i := range r.Files {

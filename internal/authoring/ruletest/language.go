@@ -16,9 +16,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// defaultStart is the start of a case without one. A window of every unit begins at this instant: it is 15,330 days after
-// the epoch, the smallest common multiple of weeks, of months of 30 days and of years of 365 days. So an offset in a test is
-// also the offset in the window.
+// defaultStart is the start of a case without one. A window of every unit begins at this instant: it is 15,330 days
+// after the epoch, the smallest common multiple of weeks, of months of 30 days and of years of 365 days. So an offset
+// in a test is also the offset in the window.
 var defaultStart = time.Unix(15_330*24*60*60, 0).UTC()
 
 const maxRepeat = 10_000_000
@@ -158,8 +158,9 @@ var (
 	textType    = yamlform.Type{Kind: yamlform.Text}
 	flagType    = yamlform.Type{Kind: yamlform.Flag}
 	spanType    = yamlform.Type{Kind: yamlform.Text, Pattern: spanForm, Form: "a duration such as 1d12h or 2.5s"}
-	instantType = yamlform.Type{Kind: yamlform.Text, Pattern: instantForm, Form: "a time (RFC 3339), or a date (midnight UTC)"}
-	codeType    = yamlform.Type{Kind: yamlform.Choice, Names: codeNames, AnyCase: true}
+	instantType = yamlform.Type{Kind: yamlform.Text, Pattern: instantForm,
+		Form: "a time (RFC 3339), or a date (midnight UTC)"}
+	codeType = yamlform.Type{Kind: yamlform.Choice, Names: codeNames, AnyCase: true}
 )
 
 // spanOr is a duration, or a text that has another form.
@@ -177,10 +178,12 @@ func init() {
 	stepForm = yamlform.NewForm("step", "a step", stepKeys()...)
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor", descriptorKeys()...)
 	limitForm = yamlform.NewForm("limit", "`limit`", limitKeys()...)
-	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor", verdictFields(func(v *verdict) *verdict { return v })...)
+	verdictForm = yamlform.NewForm("verdict", "what is expected of a descriptor",
+		verdictFields(func(v *verdict) *verdict { return v })...)
 	expectForm = yamlform.NewForm("expect", "`expect`", expectKeys()...)
 	places = []*yamlform.Map{
-		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &limitForm.Map, override.Item(),
+		&stepForm.Map, &expectForm.Map, &caseForm.Map, &fileForm.Map, &settingsForm.Map, &descriptorForm.Map, &limitForm.Map,
+		override.Item(),
 	}
 }
 
@@ -197,7 +200,8 @@ func fileKeys() []yamlform.Field[fileReading] {
 			Default: "the only domain of the rules", Doc: "the domain of the requests"},
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
-			Default: defaultStart.Format(time.RFC3339), Doc: "when cases start. By default, at the start of a window of every unit"},
+			Default: defaultStart.Format(time.RFC3339),
+			Doc:     "when cases start. By default, at the start of a window of every unit"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "settings of the service"},
@@ -258,18 +262,22 @@ func caseKeys() []yamlform.Field[caseReading] {
 			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
-	}, subjectFields("the domain of the requests, for steps without `domain`", func(c *caseReading) *requestReading { return &c.request })...)
+	}, subjectFields("the domain of the requests, for steps without `domain`",
+		func(c *caseReading) *requestReading { return &c.request })...)
 }
 
 // stepKeys are the keys of a step.
 func stepKeys() []yamlform.Field[stepReading] {
 	return append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
-			Default: "the end of the previous step", Doc: "when the request is sent: the time since the start, or a point in time"},
+			Default: "the end of the previous step",
+			Doc:     "when the request is sent: the time since the start, or a point in time"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
-		{Key: yamlform.Key{Name: "after", Type: spanType, Doc: "the same, as the time since the previous step's last request"},
+		{Key: yamlform.Key{Name: "after", Type: spanType,
+			Doc: "the same, as the time since the previous step's last request"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
-		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Default: "1", Doc: "how often the request is sent"},
+		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Default: "1",
+			Doc: "how often the request is sent"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					s.repeat = int(count)
@@ -277,7 +285,8 @@ func stepKeys() []yamlform.Field[stepReading] {
 			}},
 		{Key: yamlform.Key{Name: "every", Type: spanType, Default: "0", Doc: "the time between repeated requests"},
 			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
-		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames, AnyCase: true}, Required: true,
+		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames,
+			AnyCase: true}, Required: true,
 			Doc: "the expected answer: a status or a map"},
 			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
 		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Default: "1", Doc: "hits of each descriptor"},
@@ -300,7 +309,8 @@ func descriptorKeys() []yamlform.Field[descriptorReading] {
 	return append([]yamlform.Field[descriptorReading]{
 		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Doc: "the descriptor's entries"},
 			Read: func(d *descriptorReading, v yamlform.Value) { d.Entries, _ = entries.Read(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Default: "the step's", Doc: "as in a step. 0 is `peek: true`"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Between(0, math.MaxUint64), Default: "the step's",
+			Doc: "as in a step. 0 is `peek: true`"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				if hits, ok := v.Number(); ok {
 					d.Hits, d.HasHits = hits, true
@@ -318,7 +328,8 @@ func limitKeys() []yamlform.Field[descriptorReading] {
 				count, _ := v.Number()
 				d.Limit.Requests = uint32(count)
 			}},
-		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.WireUnitNames, AnyCase: true}, Required: true, Doc: "the window"},
+		{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.WireUnitNames,
+			AnyCase: true}, Required: true, Doc: "the window"},
 			Read: func(d *descriptorReading, v yamlform.Value) {
 				d.unit = true
 				if i, ok := v.Choice(); ok {
@@ -331,19 +342,23 @@ func limitKeys() []yamlform.Field[descriptorReading] {
 // expectKeys are the keys of an expected answer.
 func expectKeys() []yamlform.Field[expectation] {
 	return append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
-		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat), Doc: "how many of the repeated requests pass"},
+		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat),
+			Doc: "how many of the repeated requests pass"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					e.passed = &want[int]{int(count), v.Position()}
 				}
 			}},
-		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap}, Doc: "response headers by name. `null`: the header must be absent. Other headers do not matter"},
+		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap},
+			Doc: "response headers by name. `null`: the header must be absent. Other headers do not matter"},
 			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
-		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames, AnyCase: true},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames,
+			AnyCase: true},
 			Doc: "one item for each descriptor. `null`: its answer does not matter"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if !v.IsList() {
-					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s", v.What())
+					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s",
+						v.What())
 					return
 				}
 				for item := range v.Items() {
@@ -364,7 +379,8 @@ func expectKeys() []yamlform.Field[expectation] {
 // Language returns the language of test files.
 func Language() yamlform.Language {
 	return yamlform.Language{Maps: []*yamlform.Map{
-		&fileForm.Map, &settingsForm.Map, &caseForm.Map, &stepForm.Map, &descriptorForm.Map, &limitForm.Map, &expectForm.Map, &verdictForm.Map, override.Item(),
+		&fileForm.Map, &settingsForm.Map, &caseForm.Map, &stepForm.Map, &descriptorForm.Map, &limitForm.Map, &expectForm.Map,
+		&verdictForm.Map, override.Item(),
 	}}
 }
 
@@ -373,7 +389,8 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
 			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
-		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything, Form: "a descriptor, or a list of them"},
+		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything,
+			Form: "a descriptor, or a list of them"},
 			Doc: "the request's descriptors, in one of the forms below"},
 			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
@@ -418,25 +435,34 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		}}
 	}
 	count := func(name, doc string, set func(*verdict, *want[uint64])) yamlform.Field[T] {
-		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: yamlform.Uint53(0), Doc: doc}, Read: func(t *T, v yamlform.Value) {
-			if n, ok := v.Number(); ok {
-				set(of(t), &want[uint64]{n, v.Position()})
-			}
-		}}
+		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: yamlform.Uint53(0), Doc: doc},
+			Read: func(t *T, v yamlform.Value) {
+				if n, ok := v.Number(); ok {
+					set(of(t), &want[uint64]{n, v.Position()})
+				}
+			}}
 	}
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
-		{Key: yamlform.Key{Name: "rule", Type: textType, Doc: "the rule that decided: its path (with or without the domain), its `name`, or the name of one of its `rate_limits`. `" + ofRequest + "`: the request's own limit. `" + noRule + "`: no rule applied, or it was replaced"},
+		{Key: yamlform.Key{Name: "rule", Type: textType,
+			Doc: "the rule that decided: its path (with or without the domain), its `name`, or the name of one of its " +
+				"`rate_limits`. `" + ofRequest + "`: the request's own limit. `" + noRule +
+				"`: no rule applied, or it was replaced"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
 				}
 			}},
-		count("limit", "`requests_per_unit` or `max_in_flight` of the limit that decided", func(v *verdict, w *want[uint64]) { v.limit = w }),
-		count("remaining", "the remaining hits, or 4294967295 if unlimited", func(v *verdict, w *want[uint64]) { v.remaining = w }),
-		span("reset", "the time until the window ends, or until nothing is used any more, in whole seconds, rounded up", func(v *verdict, w *want[time.Duration]) { v.reset = w }),
-		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"), Doc: "the exact time until the same request would pass, or 0s if it passed. `" + never + "`: it has more hits than the limit"},
+		count("limit", "`requests_per_unit` or `max_in_flight` of the limit that decided",
+			func(v *verdict, w *want[uint64]) { v.limit = w }),
+		count("remaining", "the remaining hits, or 4294967295 if unlimited",
+			func(v *verdict, w *want[uint64]) { v.remaining = w }),
+		span("reset", "the time until the window ends, or until nothing is used any more, in whole seconds, rounded up",
+			func(v *verdict, w *want[time.Duration]) { v.reset = w }),
+		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"),
+			Doc: "the exact time until the same request would pass, or 0s if it passed. `" + never +
+				"`: it has more hits than the limit"},
 			Read: func(t *T, v yamlform.Value) {
 				if v.Written() == never {
 					of(t).wait = &want[time.Duration]{backend.Never, v.Position()}
@@ -447,9 +473,11 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_deny", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "the names of limits that would have denied the request but are not enforced (`shadow`, `enforce_percent`, `soft`). `[]`: none"},
+			Doc: "the names of limits that would have denied the request but are not enforced (`shadow`, `enforce_percent`, " +
+				"`soft`). `[]`: none"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldDeny = readNames(v, "would_deny") }},
-		span("delay", "how long a leaky bucket makes the client wait", func(v *verdict, w *want[time.Duration]) { v.delay = w }),
+		span("delay", "how long a leaky bucket makes the client wait",
+			func(v *verdict, w *want[time.Duration]) { v.delay = w }),
 	}
 }
 
@@ -468,10 +496,12 @@ const maxFileSize = 16 << 20
 // parse reads a test file.
 func parse(name string, data []byte) (*testFile, []*yamlform.Error) {
 	if len(data) > maxFileSize {
-		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: split it into several files", maxFileSize>>20)}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: split it into several files",
+			maxFileSize>>20)}}
 	}
 	r := yamlform.NewReader(name, yamlform.Options{Places: places, Hint: hint})
-	doc, ok := r.ParseOne(data, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`",
+	doc,
+		ok := r.ParseOne(data, "no tests in this file: write `cases:` and a list of cases, each with a `name` and `steps`",
 		"a second YAML document: put all cases of a test file into one")
 	if !ok {
 		return nil, r.Errors()
@@ -495,7 +525,8 @@ func hint(key string, v yamlform.Value) string {
 		return ""
 	}
 	shown := yamlform.Clip(key)
-	return fmt.Sprintf("unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown, shown)
+	return fmt.Sprintf("unknown key `%s`: within { } put a descriptor with commas in quotes, \"key=value,%s\"", shown,
+		shown)
 }
 
 func readRules(v yamlform.Value) []ruleRef {
@@ -611,7 +642,9 @@ func (c *caseReading) readSteps() {
 			r.ErrorAt(p.at, "`passed` is %d, and the step has %d requests", p.value, s.repeat)
 		}
 		if given, said := len(s.step.request.Descriptors), len(s.want.descriptors); said > 0 && given > 0 && given != said {
-			r.ErrorAt(s.want.at, "`descriptors` in `expect` has %d entries, the request has %d descriptors: write one for each, `null` for one that does not matter", said, given)
+			r.ErrorAt(s.want.at,
+				"`descriptors` in `expect` has %d entries, the request has %d descriptors: write one for each, `null` for one "+
+					"that does not matter", said, given)
 		}
 		c.steps = append(c.steps, &s.step)
 	}
@@ -636,7 +669,8 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 			s.offset = last
 		}
 		if s.offset < last {
-			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time cannot go back", formatSpan(s.offset), formatSpan(last))
+			s.when.Errorf("`at` is %s after the start, and the step before ends %s after it: time cannot go back",
+				formatSpan(s.offset), formatSpan(last))
 			s.offset = last
 		}
 	}
@@ -686,7 +720,8 @@ func readDescriptor(v yamlform.Value) (limiter.Descriptor, bool) {
 		return limiter.Descriptor{Entries: all}, ok
 	}
 	if !v.Keys()["entries"].Given() {
-		v.Errorf("a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of `key: value`")
+		v.Errorf("a descriptor as a map needs `entries`; else write it as text, `key=value,key2=value2`, or as a list of " +
+			"`key: value`")
 		return limiter.Descriptor{}, false
 	}
 	var d descriptorReading

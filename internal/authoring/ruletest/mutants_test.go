@@ -32,8 +32,9 @@ func (m *Mutant) String() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Col, m.What)
 }
 
-// Mutants returns the mutants of a rule file: numbers plus and minus one, neighbouring units, other keys and values, other
-// algorithms, inverted flags. The rule language may reject some of them. Rarely, a mutant means the same as the original.
+// Mutants returns the mutants of a rule file: numbers plus and minus one, neighbouring units, other keys and values,
+// other algorithms, inverted flags. The rule language may reject some of them. Rarely, a mutant means the same as the
+// original.
 func Mutants(name string, data []byte) ([]Mutant, error) {
 	r := yamlform.NewReader(name, yamlform.Options{})
 	m := mutator{file: name, text: string(data), seen: make(map[yamlform.Position]bool)}
@@ -89,7 +90,8 @@ func (m *mutator) offset(v yamlform.Value) int {
 	return at
 }
 
-// written returns the mark that a value begins with: a quote, the star of an alias, the bracket of a map in flow style; or "".
+// written returns the mark that a value begins with: a quote, the star of an alias, the bracket of a map in flow style;
+// or "".
 func (m *mutator) written(v yamlform.Value) string {
 	if at := m.offset(v); strings.ContainsRune("*'\"{", rune(m.text[at])) {
 		return m.text[at : at+1]
@@ -97,7 +99,8 @@ func (m *mutator) written(v yamlform.Value) string {
 	return ""
 }
 
-// with returns the file with a scalar replaced by another text. A scalar in quotes stays in quotes, so that it is still a text.
+// with returns the file with a scalar replaced by another text. A scalar in quotes stays in quotes, so that it is still
+// a text.
 func (m *mutator) with(v yamlform.Value, text string) ([]byte, error) {
 	at := m.offset(v)
 	end := at + len(v.Written())
@@ -173,8 +176,8 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 	return true
 }
 
-// unseen are keys whose change no test can notice: the behaviour when a store fails, how counters are shared with Redis,
-// the names of metrics, and quota buckets. A changed domain name gives another domain.
+// unseen are keys whose change no test can notice: the behaviour when a store fails, how counters are shared with
+// Redis, the names of metrics, and quota buckets. A changed domain name gives another domain.
 var unseen = []string{"domain", "on_error", "lease", "detailed_metric", "value_to_metric", "order", "default"}
 
 // ruleKeys returns the keys of the rule language by name.
@@ -285,9 +288,9 @@ func (r *MutationReport) Share() float64 {
 	return float64(r.Killed) / float64(all)
 }
 
-// Mutate runs the tests of each file against every mutant of its rule files. If several test files test one rule file, a
-// mutant is noticed if any of them fails. Mutate returns an error if a file cannot be run, or if its tests fail without a
-// change.
+// Mutate runs the tests of each file against every mutant of its rule files. If several test files test one rule file,
+// a mutant is noticed if any of them fails. Mutate returns an error if a file cannot be run, or if its tests fail
+// without a change.
 func Mutate(ctx context.Context, files []string) (*MutationReport, error) {
 	suites := make([]*suite, len(files))
 	byRules := make(map[string][]*suite)
@@ -361,7 +364,8 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	return r, nil
 }
 
-// fails runs the suite with its rules replaced by a mutant, or with its own rules if m is nil. It returns the first failure, or "".
+// fails runs the suite with its rules replaced by a mutant, or with its own rules if m is nil. It returns the first
+// failure, or "".
 func (s *suite) fails(ctx context.Context, m *Mutant) string {
 	with := &suite{testFile: s.testFile, rules: slices.Clone(s.rules)}
 	for i := range with.rules {

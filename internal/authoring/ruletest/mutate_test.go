@@ -12,7 +12,8 @@ import (
 
 const shipped = "../../../config"
 
-// The tests of the shipped rule files notice likely mistakes in changes of the rules. TestCookbookNoticesMutants has the cookbook.
+// The tests of the shipped rule files notice likely mistakes in changes of the rules. TestCookbookNoticesMutants has
+// the cookbook.
 func TestShippedTestsNoticeMutants(t *testing.T) {
 	racetest.Sequential(t)
 	files, _, err := Find([]string{shipped})

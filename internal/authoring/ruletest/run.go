@@ -94,7 +94,8 @@ func (s *suite) run(ctx context.Context, o Options) (FileResult, *reach) {
 	if len(errs) > 0 {
 		return badFile(s.name, errs), nil
 	}
-	sr := &suiteRun{suite: s, options: o, tree: tree, domain: domain, limiters: make(map[limiterFor]*limiter.Limiter), reached: newReach(tree)}
+	sr := &suiteRun{suite: s, options: o, tree: tree, domain: domain, limiters: make(map[limiterFor]*limiter.Limiter),
+		reached: newReach(tree)}
 	result := FileResult{Name: s.name}
 	for _, f := range s.rules {
 		result.Rules = append(result.Rules, f.Name)
@@ -132,8 +133,8 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 	return l
 }
 
-// treeFor returns the tree for a case. Cases with calendar months have a tree of their own; a rule has the same index in
-// both trees.
+// treeFor returns the tree for a case. Cases with calendar months have a tree of their own; a rule has the same index
+// in both trees.
 func (s *suiteRun) treeFor(c *testCase) *descriptor.Tree {
 	if !c.settings.CalendarMonths {
 		return s.tree

@@ -52,7 +52,8 @@ func parseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
-	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h", yamlform.Quote(s))
+	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h",
+		yamlform.Quote(s))
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
 		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", yamlform.Quote(s), yamlform.Clip(s))
 	}

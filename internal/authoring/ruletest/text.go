@@ -52,9 +52,11 @@ func (w textWriter) file(f *FileResult, verbose bool) {
 	case len(f.Cases) == 0:
 		return // no coverage in the report
 	case failed == 0:
-		w.Line("%s    %s  %s, %s", w.Paint(terminal.Green, "ok"), f.Name, terminal.Count(len(f.Cases), "case"), terminal.Count(requests, "request"))
+		w.Line("%s    %s  %s, %s", w.Paint(terminal.Green, "ok"), f.Name, terminal.Count(len(f.Cases), "case"),
+			terminal.Count(requests, "request"))
 	default:
-		w.Line("%s  %s  %d of %s failed", w.Paint(terminal.Red, "FAIL"), w.Paint(terminal.Bold, f.Name), failed, terminal.Count(len(f.Cases), "case"))
+		w.Line("%s  %s  %d of %s failed", w.Paint(terminal.Red, "FAIL"), w.Paint(terminal.Bold, f.Name), failed,
+			terminal.Count(len(f.Cases), "case"))
 	}
 	for i := range f.Cases {
 		c := &f.Cases[i]
@@ -172,7 +174,8 @@ func (w textWriter) coverage(c *Coverage) {
 	if c.Reached < c.Rules {
 		color = terminal.Yellow
 	}
-	w.Line("coverage: %s (%d of %s)", w.Paint(color, fmt.Sprintf("%.1f%%", c.Percent())), c.Reached, terminal.Count(c.Rules, "rule"))
+	w.Line("coverage: %s (%d of %s)", w.Paint(color, fmt.Sprintf("%.1f%%", c.Percent())), c.Reached,
+		terminal.Count(c.Rules, "rule"))
 }
 
 func (w textWriter) summary(r *Report) {

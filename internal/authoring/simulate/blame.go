@@ -61,7 +61,8 @@ const reportedBlame = 5
 func (b blame) reported(e *engine) []DeniedBy {
 	all := slices.Clone(b)
 	slices.SortFunc(all, func(a, b blamed) int {
-		return cmp.Or(cmp.Compare(b.count-b.inherited, a.count-a.inherited), cmp.Compare(a.rule, b.rule), cmp.Compare(a.limit, b.limit))
+		return cmp.Or(cmp.Compare(b.count-b.inherited, a.count-a.inherited), cmp.Compare(a.rule, b.rule),
+			cmp.Compare(a.limit, b.limit))
 	})
 	var out []DeniedBy
 	for _, x := range all[:min(len(all), reportedBlame)] {

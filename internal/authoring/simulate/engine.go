@@ -71,7 +71,8 @@ type ruleCount struct {
 
 func newEngine(rules *Rules, o *Options) *engine {
 	tree := rules.Tree
-	e := &engine{tree: tree, most: cmp.Or(o.MaxCounters, memory.DefaultMaxCounters), rules: make([]ruleCount, len(tree.Rules))}
+	e := &engine{tree: tree, most: cmp.Or(o.MaxCounters, memory.DefaultMaxCounters),
+		rules: make([]ruleCount, len(tree.Rules))}
 	// Where the service would share counters, the report says that there are not enough.
 	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
 	e.store.lasts = o.Duration.Microseconds()
@@ -82,7 +83,8 @@ func newEngine(rules *Rules, o *Options) *engine {
 }
 
 // Start settles the takes of one request at once, and notes the takes that are denied.
-func (s *denyingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+func (s *denyingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
+	_ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
 	for i := range r.Takes {
 		l := r.Takes[i].Limit
@@ -176,7 +178,8 @@ func (e *engine) count(req *limiter.Request) verdict {
 	return v
 }
 
-// matches reports whether a rule matches a request of the current domain. The limiter leaves out rules of which no limit applies.
+// matches reports whether a rule matches a request of the current domain. The limiter leaves out rules of which no
+// limit applies.
 func (e *engine) matches(req *limiter.Request) bool {
 	return slices.ContainsFunc(req.Descriptors, func(d limiter.Descriptor) bool {
 		rule := e.domain.Match(d.Entries)
@@ -215,8 +218,8 @@ func (e *engine) passes(place, limit int) bool {
 	})
 }
 
-// isLimit reports whether a take counted under one of a rule's limits. With an override it has a copy of the limit, with other
-// numbers; the names of a rule's limits differ.
+// isLimit reports whether a take counted under one of a rule's limits. With an override it has a copy of the limit,
+// with other numbers; the names of a rule's limits differ.
 func isLimit(r *descriptor.Rule, j int, take *deniedTake, overridden bool) bool {
 	return &r.Limits[j] == take.limit || overridden && r.Limits[j].Name == take.name
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// LoadRules reads a directory of rules as the service would, or one file; - is the standard input. The service leaves bad files out. Here a bad
-// file is an error, because the result for a part of the rules would be misleading.
+// LoadRules reads a directory of rules as the service would, or one file; - is the standard input. The service leaves
+// bad files out. Here a bad file is an error, because the result for a part of the rules would be misleading.
 func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, error) {
 	if dir == "" {
 		return nil, errors.New("read rules: the name of the directory is empty")
@@ -20,7 +20,8 @@ func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, 
 	if info, err := files.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
 		return loadFile(dir, merge, o)
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o, Logger: slog.New(slog.DiscardHandler)}).Load()
+	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o,
+		Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +40,8 @@ func loadFile(name string, merge bool, o descriptor.Options) (*descriptor.Tree, 
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
-	tree, bad := config.Compile([]config.File{{Name: name, Data: data}}, config.CompileOptions{Merge: merge, Lenient: true, Tree: o})
+	tree, bad := config.Compile([]config.File{{Name: name, Data: data}},
+		config.CompileOptions{Merge: merge, Lenient: true, Tree: o})
 	errs := make([]error, len(bad))
 	for i, e := range bad {
 		errs[i] = e

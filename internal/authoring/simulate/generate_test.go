@@ -18,8 +18,8 @@ import (
 // start is when generated logs begin.
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-// generated is a log that is made while it is read: a request every so often, each from one of many customers, of whom a
-// few ask much and most ask little.
+// generated is a log that is made while it is read: a request every so often, each from one of many customers, of whom
+// a few ask much and most ask little.
 type generated struct {
 	line      func(b []byte, at time.Time, customer, path int) []byte
 	random    *rand.Rand

@@ -34,7 +34,8 @@ const (
 )
 
 func newIntake(o *Options) *intake {
-	in := &intake{options: o, full: make(chan *batch, batches), free: make(chan *batch, batches), fields: make([]string, o.Mapping.Fields())}
+	in := &intake{options: o, full: make(chan *batch, batches), free: make(chan *batch, batches),
+		fields: make([]string, o.Mapping.Fields())}
 	for range batches {
 		in.free <- &batch{}
 	}
@@ -87,7 +88,8 @@ func (in *intake) readLog(ctx context.Context, i int) error {
 			in.hits = make([]uint64, len(rec.Hits))
 		}
 		in.lines++
-		if err := in.order.add(record{at: rec.At, seq: in.lines, log: int32(i), line: rec.Line}, rec.Fields, rec.Hits); err != nil {
+		if err := in.order.add(record{at: rec.At, seq: in.lines, log: int32(i), line: rec.Line}, rec.Fields,
+			rec.Hits); err != nil {
 			return err
 		}
 	}
@@ -116,7 +118,8 @@ func (in *intake) tooMany() error {
 	if share := 100 * float64(in.bad) / float64(max(in.lines, 1)); most <= 0 || share <= most {
 		return nil
 	}
-	return &BadLinesError{Share: fmt.Sprintf("%d of %d lines cannot be used, which is more than %g%%:", in.bad, in.lines, most), Lines: in.firstBad}
+	return &BadLinesError{Share: fmt.Sprintf("%d of %d lines cannot be used, which is more than %g%%:", in.bad, in.lines,
+		most), Lines: in.firstBad}
 }
 
 // release receives sorted lines.

@@ -34,8 +34,8 @@ func add(t *testing.T, o *order, line int, at time.Duration) {
 	}
 }
 
-// Lines that are displaced by less than the window come out in the order of time. Lines with the same time come out in the
-// order of the log. No line is lost.
+// Lines that are displaced by less than the window come out in the order of time. Lines with the same time come out in
+// the order of the log. No line is lost.
 func TestOrderWithinWindow(t *testing.T) {
 	for _, spread := range []time.Duration{0, time.Millisecond, time.Second, 5 * time.Second} {
 		var got released
@@ -176,8 +176,8 @@ func TestLongCustomersStayDistinct(t *testing.T) {
 	}
 }
 
-// Counts are exact for as many limits as are kept. Beyond that, every limit that denied more than one in maxBlamed is there, and
-// no count that is reported is too large.
+// Counts are exact for as many limits as are kept. Beyond that, every limit that denied more than one in maxBlamed is
+// there, and no count that is reported is too large.
 func TestBlame(t *testing.T) {
 	for _, limits := range []int{maxBlamed, 10 * maxBlamed} {
 		var b blame

@@ -58,11 +58,12 @@ type Order struct {
 
 // Side contains the results of all requests under one directory of rules.
 type Side struct {
-	Allowed       int64  `json:"allowed"`
-	Denied        int64  `json:"denied"`
-	NotEnforced   int64  `json:"not_enforced"`       // of the allowed requests, over a limit: shadow mode, quota mode
-	NoRule        int64  `json:"no_rule"`            // of the allowed requests, matched by no rule
-	Inactive      int64  `json:"inactive,omitempty"` // of the allowed requests, matched only by rules of which no limit was active
+	Allowed     int64 `json:"allowed"`
+	Denied      int64 `json:"denied"`
+	NotEnforced int64 `json:"not_enforced"` // of the allowed requests, over a limit: shadow mode, quota mode
+	NoRule      int64 `json:"no_rule"`      // of the allowed requests, matched by no rule
+	// of the allowed requests, matched only by rules of which no limit was active
+	Inactive      int64  `json:"inactive,omitempty"`
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
 	FirstFailure  string `json:"first_failure,omitempty"`
@@ -81,15 +82,16 @@ type Change struct {
 
 // Rule has the results of one rule.
 type Rule struct {
-	Rule        string     `json:"rule"` // its path
-	Name        string     `json:"name,omitempty"`
-	File        string     `json:"file,omitempty"`
-	Line        int        `json:"line,omitempty"`
-	Shadow      bool       `json:"shadow_mode,omitempty"`
-	New         *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
-	Old         *RuleCount `json:"old,omitempty"`
-	NewlyDenied int64      `json:"newly_denied,omitempty"` // requests; counts for each rule of the new directory that denies
-	NewlyPassed int64      `json:"newly_passed,omitempty"` // requests that the rule of the old directory denied
+	Rule   string     `json:"rule"` // its path
+	Name   string     `json:"name,omitempty"`
+	File   string     `json:"file,omitempty"`
+	Line   int        `json:"line,omitempty"`
+	Shadow bool       `json:"shadow_mode,omitempty"`
+	New    *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
+	Old    *RuleCount `json:"old,omitempty"`
+	// requests; counts for each rule of the new directory that denies
+	NewlyDenied int64 `json:"newly_denied,omitempty"`
+	NewlyPassed int64 `json:"newly_passed,omitempty"` // requests that the rule of the old directory denied
 }
 
 func (r *Rule) requests() int64    { return both(r, func(c *RuleCount) int64 { return c.Requests }) }

@@ -108,7 +108,8 @@ func limitText(l *descriptor.Limit) string {
 	}
 	text := strconv.FormatUint(l.Requests, 10) + " per "
 	if l.Window.Multiplier > 1 {
-		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s" + l.EnforcementWords() + l.PenaltyWords()
+		return text + strconv.FormatUint(uint64(l.Window.Multiplier), 10) + " " + l.Window.Unit.String() + "s" +
+			l.EnforcementWords() + l.PenaltyWords()
 	}
 	return text + l.Window.Unit.String() + l.EnforcementWords() + l.PenaltyWords()
 }

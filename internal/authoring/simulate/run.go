@@ -25,8 +25,8 @@ type Options struct {
 	Mapping   *accesslog.Mapping
 	Logs      []Log
 
-	// Duration is how long each request is in flight, in whole milliseconds. For this time a request keeps its place under a
-	// concurrency limit. 0: as long as the rule allows, because a log does not say when a request ended.
+	// Duration is how long each request is in flight, in whole milliseconds. For this time a request keeps its place under
+	// a concurrency limit. 0: as long as the rule allows, because a log does not say when a request ended.
 	Duration time.Duration
 
 	Window       time.Duration // lines are sorted within this time; 0: lines are not sorted

@@ -105,8 +105,8 @@ func TestDenials(t *testing.T) {
 	}
 }
 
-// The report names the rule, and the limit of the rule, that denied a customer most often, not the one that denied it last. A rule in
-// shadow mode denies no customer.
+// The report names the rule, and the limit of the rule, that denied a customer most often, not the one that denied it
+// last. A rule in shadow mode denies no customer.
 func TestDeniedBy(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
 	old.Folder = "old"
@@ -210,7 +210,8 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// A rule is found in the other directory by what it matches, not by its path: the key a_b and the key a with the value b have the same path.
+// A rule is found in the other directory by what it matches, not by its path: the key a_b and the key a with the value
+// b have the same path.
 func TestRulesWithOnePath(t *testing.T) {
 	set := rules(t, "domain: edge\ndescriptors:\n- {key: path_/x, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 1}}\n")
 	m := mapping(t, strings.Replace(jsonMapping, "remote_address", "path_/x", 1))
@@ -580,7 +581,8 @@ func TestLoadRules(t *testing.T) {
 	}
 }
 
-// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the customer says.
+// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the
+// customer says.
 func TestRequestsInFlight(t *testing.T) {
 	folder := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
 		"- {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}\n")

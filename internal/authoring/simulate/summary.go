@@ -72,7 +72,8 @@ func (o *order) reported(options *Options) Order {
 func (e *engine) side(outcomes [3]int64) Side {
 	s := Side{
 		Allowed: outcomes[allowed], Denied: outcomes[denied], Failed: outcomes[failed],
-		NotEnforced: e.notEnforced, NoRule: e.noRule, Inactive: e.inactive, UnknownDomain: e.unknown, Rules: len(e.tree.Rules), Overridden: e.overridden,
+		NotEnforced: e.notEnforced, NoRule: e.noRule, Inactive: e.inactive, UnknownDomain: e.unknown,
+		Rules: len(e.tree.Rules), Overridden: e.overridden,
 	}
 	if e.failure != nil {
 		s.FirstFailure = e.failure.Error()
@@ -136,14 +137,17 @@ func (r *run) reportedCustomer(c *customerRow) Customer {
 func (r *Report) warn(now, old *engine, duration time.Duration) {
 	add := func(format string, args ...any) { r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...)) }
 	if r.Order.Late*100 > r.Lines {
-		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a longer --reorder; the first is %s",
+		add("%d lines are older than others before them by up to %s, more than the window of %s: sort the log, or give a "+
+			"longer --reorder; the first is %s",
 			r.Order.Late, seconds(r.Order.MostLateSeconds), seconds(r.Order.WindowSeconds), r.Order.FirstLate)
 	}
 	if r.Order.Shortened > 0 {
-		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds), r.Order.Shortened)
+		add("too many lines to hold within %s: the window was shortened %d times", seconds(r.Order.WindowSeconds),
+			r.Order.Shortened)
 	}
 	if !r.Customers.Exact {
-		add("too many customers to count individually: some that were never denied are counted as others; raise --max-customers")
+		add("too many customers to count individually: some that were never denied are counted as others; raise " +
+			"--max-customers")
 	}
 	for _, side := range []struct {
 		of     *Side
@@ -154,24 +158,30 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 			continue
 		}
 		if path := side.engine.inFlight(); path != "" && duration == 0 {
-			add("the log does not say how long a request was in flight: under %s (rules of %s) each request keeps its place for the whole `ttl`, so too many are denied; give their usual duration with --duration",
+			add("the log does not say how long a request was in flight: under %s (rules of %s) each request keeps its place "+
+				"for the whole `ttl`, so too many are denied; give their usual duration with --duration",
 				path, side.folder)
 		} else if path != "" {
-			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter (--duration): for that long it keeps its place under %s (rules of %s)",
+			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter "+
+				"(--duration): for that long it keeps its place under %s (rules of %s)",
 				duration, path, side.folder)
 		}
 		if side.of.Failed > 0 {
-			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed, side.of.FirstFailure)
+			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed,
+				side.of.FirstFailure)
 		}
 		switch {
 		case side.of.UnknownDomain == r.Requests:
-			add("the rules of %s match no request at all: %s", side.folder, unknownDomain(side.engine.firstUnknown, side.engine.tree))
+			add("the rules of %s match no request at all: %s", side.folder,
+				unknownDomain(side.engine.firstUnknown, side.engine.tree))
 		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
 			add("the rules of %s match no request at all: compare the keys in the mapping with the rules", side.folder)
 		case side.of.Untried() == r.Requests:
-			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log with `active`", side.folder)
+			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log "+
+				"with `active`", side.folder)
 		case side.of.Inactive > 0:
-			add("with the rules of %s %d of %d requests pass because no limit that matches them is `active` at their time", side.folder, side.of.Inactive, r.Requests)
+			add("with the rules of %s %d of %d requests pass because no limit that matches them is `active` at their time",
+				side.folder, side.of.Inactive, r.Requests)
 		}
 	}
 }
@@ -188,14 +198,16 @@ func unknownDomain(requested string, tree *descriptor.Tree) string {
 		return fmt.Sprintf("requests have the domain %s, did you mean `%s`?", yamlform.Quote(requested), near)
 	}
 	slices.Sort(domains)
-	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(requested), yamlform.List(domains, "and"))
+	return fmt.Sprintf("requests have the domain %s, the rules have %s", yamlform.Quote(requested),
+		yamlform.List(domains, "and"))
 }
 
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
 }
 
-// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request; empty if there is none.
+// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request; empty if
+// there is none.
 func (e *engine) inFlight() string {
 	for i, r := range e.tree.Rules {
 		concurrency := func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }

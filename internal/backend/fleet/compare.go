@@ -11,8 +11,8 @@ import (
 // to spare.
 const upToDate = 2 * time.Second
 
-// compare marks live replicas whose rules or overrides differ from the ones that most replicas have, or whose overrides are older
-// than the overrides of another replica.
+// compare marks live replicas whose rules or overrides differ from the ones that most replicas have, or whose overrides
+// are older than the overrides of another replica.
 func compare(all []Process, every time.Duration) {
 	rules := most(all, func(p *Process) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
 	overrides := most(all, overridesOf)
@@ -25,8 +25,8 @@ func compare(all []Process, every time.Duration) {
 	}
 }
 
-// overridesOf returns the part of a replica's overrides that must be equal everywhere. The version of overrides in Redis is not part of
-// it, because replicas learn of a new version at different times.
+// overridesOf returns the part of a replica's overrides that must be equal everywhere. The version of overrides in
+// Redis is not part of it, because replicas learn of a new version at different times.
 func overridesOf(p *Process) string {
 	if p.Overrides.Source == OverridesInFile { // the version says which content the file has
 		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
@@ -38,12 +38,13 @@ func overridesOf(p *Process) string {
 func isBehind(p *Process, all []Process, every time.Duration) bool {
 	return p.Overrides.Source == OverridesInRedis && slices.ContainsFunc(all, func(q Process) bool {
 		hadThem := q.Seen.Add(-2 * every)
-		return q.State == Live && q.Overrides.Source == OverridesInRedis && q.Overrides.Earlier > p.Overrides.Version && p.Seen.After(hadThem.Add(upToDate))
+		return q.State == Live && q.Overrides.Source == OverridesInRedis && q.Overrides.Earlier > p.Overrides.Version &&
+			p.Seen.After(hadThem.Add(upToDate))
 	})
 }
 
-// most returns a function that reports whether a replica has the value that most live ones have. If two values are equally frequent, no
-// replica has it.
+// most returns a function that reports whether a replica has the value that most live ones have. If two values are
+// equally frequent, no replica has it.
 func most(all []Process, value func(*Process) string) func(*Process) bool {
 	count := make(map[string]int)
 	for i := range all {
@@ -70,7 +71,8 @@ func (p *Process) IsTroubled() bool {
 	case Stopped:
 		return false
 	default:
-		return p.RulesDiffer || p.OverridesDiffer || p.Rules.Checksum == 0 || p.Rules.Stale+p.Rules.Rejected > 0 || p.Overrides.Error != "" ||
+		return p.RulesDiffer || p.OverridesDiffer || p.Rules.Checksum == 0 || p.Rules.Stale+p.Rules.Rejected > 0 ||
+			p.Overrides.Error != "" ||
 			slices.ContainsFunc(p.Redis, func(r Redis) bool { return len(r.Open) > 0 })
 	}
 }
@@ -88,6 +90,7 @@ func sort(all []Process) {
 		}
 	}
 	slices.SortFunc(all, func(a, b Process) int {
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Host, b.Host), a.Started.Compare(b.Started), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Host, b.Host), a.Started.Compare(b.Started),
+			cmp.Compare(a.ID, b.ID))
 	})
 }

@@ -35,8 +35,8 @@ func (f *Fleet) beats(t *testing.T, want int) {
 	}
 }
 
-// Processes count each other, on every kind of server. One that leaves is gone at once; a smaller number is used after it was seen
-// for a while.
+// Processes count each other, on every kind of server. One that leaves is gone at once; a smaller number is used after
+// it was seen for a while.
 func TestProcessesCountEachOther(t *testing.T) {
 	t.Parallel()
 	single := func(args ...string) func(*testing.T) redisconn.Options {

@@ -22,15 +22,16 @@ import (
 
 // Options are the settings of a Fleet.
 type Options struct {
-	// Beat writes the name of this replica to the list of replicas that share a Redis, or takes the name off the list if the replica
-	// leaves. It returns how many replicas are on the list. A replica stays on the list for the time lives after its last beat. Nil:
-	// this replica shares its Redis with no other.
+	// Beat writes the name of this replica to the list of replicas that share a Redis, or takes the name off the list if
+	// the replica leaves. It returns how many replicas are on the list. A replica stays on the list for the time lives
+	// after its last beat. Nil: this replica shares its Redis with no other.
 	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
 
 	// Run calls Changed when the number of replicas has changed. Nil: nothing is called.
 	Changed func(n int)
 
-	// Self returns what this replica says of itself. It must not wait. Nil: the replica is only counted, and List must not be called.
+	// Self returns what this replica says of itself. It must not wait. Nil: the replica is only counted, and List must not
+	// be called.
 	Self func() Process
 
 	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
@@ -52,7 +53,8 @@ const (
 	pageSize     = 100         // replicas that are read with one call, so that it does not hold up Redis
 	maxNames     = 64 << 10    // bytes of the list that are read: it has at most 1,000 names
 
-	// Without being asked, a replica reads the list once a minute, and more rarely in a large fleet, because all replicas do.
+	// Without being asked, a replica reads the list once a minute, and more rarely in a large fleet, because all replicas
+	// do.
 	readEvery   = time.Minute
 	readPerPeer = 600 * time.Millisecond
 )
@@ -104,7 +106,8 @@ func New(o Options) *Fleet {
 // ID is the name of this replica. It changes with a restart.
 func (f *Fleet) ID() string { return f.id }
 
-// Run writes heartbeats, and what this replica says of itself. When ctx ends, it takes this replica off the list, and returns nil.
+// Run writes heartbeats, and what this replica says of itself. When ctx ends, it takes this replica off the list, and
+// returns nil.
 func (f *Fleet) Run(ctx context.Context) error {
 	next := time.NewTimer(f.o.Every)
 	defer next.Stop()
@@ -152,9 +155,9 @@ func (f *Fleet) beat(ctx context.Context) error {
 	return err
 }
 
-// count calls Changed if the number of replicas has changed. A higher number is used at once, and a lower one only after it was seen
-// keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats of the others have yet to arrive. While
-// Redis does not answer, the last number stays.
+// count calls Changed if the number of replicas has changed. A higher number is used at once, and a lower one only
+// after it was seen keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats
+// of the others have yet to arrive. While Redis does not answer, the last number stays.
 func (f *Fleet) count(n int) {
 	f.seen[f.next%keptNumbers] = n
 	f.next++
@@ -170,7 +173,8 @@ func (f *Fleet) count(n int) {
 func (f *Fleet) report(ctx context.Context, err error) {
 	answer := goredis.Error(nil)
 	switch {
-	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil && (redisconn.IsTransient(answer) || redisconn.IsMistake(err)):
+	case ctx.Err() != nil, err != nil && !errors.As(err, &answer), answer != nil &&
+		(redisconn.IsTransient(answer) || redisconn.IsMistake(err)):
 		return
 	case err == nil:
 		f.logged = ""
@@ -179,7 +183,8 @@ func (f *Fleet) report(ctx context.Context, err error) {
 		return
 	}
 	f.logged = err.Error()
-	f.o.Log.Warn("other replicas do not count or list this one: give the user of Redis the rights in docs/reference/redis-keys.md",
+	f.o.Log.Warn("other replicas do not count or list this one: give the user of Redis the rights in "+
+		"docs/reference/redis-keys.md",
 		"keys", []string{f.o.Names, f.saidKey("*")}, "error", err)
 }
 
@@ -243,7 +248,8 @@ func (f *Fleet) say(ctx context.Context) error {
 	return err
 }
 
-// read reads the list, and what the others say. A replica that was on the list before, and is not any more, has stopped or was killed.
+// read reads the list, and what the others say. A replica that was on the list before, and is not any more, has stopped
+// or was killed.
 func (f *Fleet) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -268,7 +274,8 @@ func (f *Fleet) read(ctx context.Context) error {
 }
 
 // learn is read without the lock. seen contains the replicas that were known before.
-func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatAt time.Time) (others []Process, unreadable, silent int, err error) {
+func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now,
+	beatAt time.Time) (others []Process, unreadable, silent int, err error) {
 	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
 	if err != nil {
 		return nil, 0, 0, fmt.Errorf("read the list of replicas: %w", err)
@@ -314,8 +321,8 @@ func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now, beatA
 
 var aName = regexp.MustCompile(`(?m)^([0-9a-f]{16}) ([0-9]{1,15})$`)
 
-// namesOf returns the names on the list with the times of their last beats by the clock of this replica. The list has them
-// by the clock of Redis; the difference is known from this replica's own beat, or else from the newest one.
+// namesOf returns the names on the list with the times of their last beats by the clock of this replica. The list has
+// them by the clock of Redis; the difference is known from this replica's own beat, or else from the newest one.
 func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time {
 	beats := make(map[string]int64)
 	newest := int64(0)
@@ -345,7 +352,8 @@ type View struct {
 	Err       error     // why they could not be read now
 
 	Unreadable int // entries that no replica of this version writes
-	More       int // processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
+	// processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
+	More int
 }
 
 // List returns the replicas that share the Redis, or what was last known of them if it does not answer.

@@ -144,7 +144,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that runs announces itself with one call each time, and says when it stops. A list is read once for many who ask.
+// A process that runs announces itself with one call each time, and says when it stops. A list is read once for many
+// who ask.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -177,7 +178,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// While Redis is unreachable, the list shows what it last read, with the time and the reason. When Redis is back, so is the list.
+// While Redis is unreachable, the list shows what it last read, with the time and the reason. When Redis is back, so is
+// the list.
 func TestRedisIsAway(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -393,7 +395,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a process is not listed, and says so once.
+// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a process is
+// not listed, and says so once.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", "redis-keys.md"))

@@ -30,8 +30,9 @@ type Process struct {
 	State     State     `json:"-"`
 	Seen      time.Time `json:"-"` // when it last wrote, by the clock of the reader
 
-	RulesDiffer     bool `json:"-"` // from the rules of most replicas
-	OverridesDiffer bool `json:"-"` // from the overrides of most replicas, or they are older than another replica's overrides
+	RulesDiffer bool `json:"-"` // from the rules of most replicas
+	// from the overrides of most replicas, or they are older than another replica's overrides
+	OverridesDiffer bool `json:"-"`
 }
 
 // State is whether a replica runs.
@@ -73,8 +74,9 @@ const (
 
 // Redis is what a replica sees of one Redis.
 type Redis struct {
-	Name        string   `json:"name"`
-	Open        []string `json:"open,omitempty"` // nodes that do not answer: their breakers are open. Some of them, if there are many
+	Name string `json:"name"`
+	// nodes that do not answer: their breakers are open. Some of them, if there are many
+	Open        []string `json:"open,omitempty"`
 	Connections uint64   `json:"connections"`
 }
 
@@ -103,10 +105,12 @@ func (d Decisions) since(before Decisions, took time.Duration) Rates {
 		}
 		return float64(now-before) / took.Seconds()
 	}
-	return Rates{rate(d.Passed, before.Passed), rate(d.Denied, before.Denied), rate(d.Failed, before.Failed), rate(d.OnError, before.OnError)}
+	return Rates{rate(d.Passed, before.Passed), rate(d.Denied, before.Denied), rate(d.Failed, before.Failed),
+		rate(d.OnError, before.OnError)}
 }
 
-// The bounds of what a replica says. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client takes.
+// The bounds of what a replica says. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client
+// takes.
 const (
 	maxRecord   = 8 << 10 // bytes of it in Redis
 	maxHost     = 128     // bytes
@@ -141,7 +145,8 @@ func cut(s string, most int) string {
 
 // encode returns a replica's entry as it is written, within the bounds.
 func (p Process) encode() []byte {
-	p.Host, p.Version, p.Overrides.Error = cut(p.Host, maxHost), cut(p.Version, maxVersion), cut(p.Overrides.Error, maxError)
+	p.Host, p.Version, p.Overrides.Error = cut(p.Host, maxHost), cut(p.Version, maxVersion),
+		cut(p.Overrides.Error, maxError)
 	p.Redis = slices.Clone(p.Redis[:min(len(p.Redis), maxRedis)])
 	for i := range p.Redis {
 		r := &p.Redis[i]
@@ -179,10 +184,12 @@ func decode(id, text string) (Process, error) {
 var errBounds = errors.New("it is outside the bounds of what a replica writes")
 
 func (p *Process) check() error {
-	ok := len(p.Host) <= maxHost && len(p.Version) <= maxVersion && len(p.Redis) <= maxRedis && len(p.Caches) <= maxCaches &&
+	ok := len(p.Host) <= maxHost && len(p.Version) <= maxVersion && len(p.Redis) <= maxRedis &&
+		len(p.Caches) <= maxCaches &&
 		isTime(p.Started) && (p.Rules.Since.IsZero() || isTime(p.Rules.Since)) &&
 		areCounts(p.Rules.Count, p.Rules.Files, p.Rules.Stale, p.Rules.Rejected, p.Overrides.Count) &&
-		slices.Contains([]string{"", OverridesInRedis, OverridesInFile}, p.Overrides.Source) && len(p.Overrides.Error) <= maxError
+		slices.Contains([]string{"", OverridesInRedis, OverridesInFile}, p.Overrides.Source) &&
+		len(p.Overrides.Error) <= maxError
 	for _, r := range p.Redis {
 		ok = ok && len(r.Name) <= maxName && len(r.Open) <= maxNodes && r.Connections <= maxCount
 		for _, node := range r.Open {

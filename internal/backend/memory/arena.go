@@ -1,7 +1,7 @@
 package memory
 
-// arena gives out pieces of large chunks of bytes. So a piece costs no allocation, and its place is a number instead of a
-// pointer. A piece that is no longer used is waste until the others are copied to a new arena.
+// arena gives out pieces of large chunks of bytes. So a piece costs no allocation, and its place is a number instead of
+// a pointer. A piece that is no longer used is waste until the others are copied to a new arena.
 type arena struct {
 	chunks [][]byte
 	open   int // the chunk that has room for more

@@ -6,7 +6,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// group holds takes that are settled as one, when some of them need new or shared counters. All their shards are locked.
+// group holds takes that are settled as one, when some of them need new or shared counters. All their shards are
+// locked.
 type group struct {
 	store *Store
 	at    backend.Times
@@ -16,14 +17,14 @@ type group struct {
 	members []member // by take
 	stripes []uint8  // locks of the shared counters, in order
 
-	// What earlier takes have found. With these, the cost of a group does not grow with the square of its size: meanwhile no
-	// other take can use the shards.
+	// What earlier takes have found. With these, the cost of a group does not grow with the square of its size: meanwhile
+	// no other take can use the shards.
 	keys   map[uint64]groupKey // by the hash of a key, or by the next free number if two keys have one hash
 	merged map[sharedCell]int  // the take that others are merged with
 }
 
-// groupKey is the state of one counter's key while a group is decided. Its takes may have different limits, costs and rules, but the rules
-// have the same share.
+// groupKey is the state of one counter's key while a group is decided. Its takes may have different limits, costs and
+// rules, but the rules have the same share.
 type groupKey struct {
 	take   int  // the first of them
 	adder  int  // the one that has added a counter, if added
@@ -163,8 +164,8 @@ func (g *group) stored(i int) bool {
 	return true
 }
 
-// kindOfNew says where a take without a counter is counted: in a new counter if there is room. If an earlier take found no room for the
-// key, there is none for this one either.
+// kindOfNew says where a take without a counter is counted: in a new counter if there is room. If an earlier take found
+// no room for the key, there is none for this one either.
 func (g *group) kindOfNew(i int, key *groupKey) memberKind {
 	t := &g.takes[i]
 	switch {
@@ -183,7 +184,8 @@ func (g *group) kindOfNew(i int, key *groupKey) memberKind {
 	}
 }
 
-// key returns what earlier takes have found for a key, and where that is in keys. known is false if they have found nothing.
+// key returns what earlier takes have found for a key, and where that is in keys. known is false if they have found
+// nothing.
 func (g *group) key(text []byte, hash uint64) (at uint64, key groupKey, known bool) {
 	for at = hash; ; at++ {
 		key, known = g.keys[at]
@@ -193,8 +195,8 @@ func (g *group) key(text []byte, hash uint64) (at uint64, key groupKey, known bo
 	}
 }
 
-// share finds a shared counter for a take. If another take of the group already has that counter, the two are merged into one
-// take with the hits of both: each alone may fit when both do not, and then neither may be counted.
+// share finds a shared counter for a take. If another take of the group already has that counter, the two are merged
+// into one take with the hits of both: each alone may fit when both do not, and then neither may be counted.
 func (g *group) share(i int, hash uint64) bool {
 	t, m := &g.takes[i], &g.members[i]
 	r := g.store.rowOf(m.share, t)
@@ -229,7 +231,8 @@ func (g *group) share(i int, hash uint64) bool {
 func (g *group) run(outcomes []backend.Outcome) bool {
 	s := g.store
 	places := make([]place, 0, len(g.takes))
-	takes, states, index := make([]backend.Take, 0, len(g.takes)), make([]*backend.State, 0, len(g.takes)), make([]int, len(g.takes))
+	takes, states, index := make([]backend.Take, 0, len(g.takes)), make([]*backend.State, 0, len(g.takes)),
+		make([]int, len(g.takes))
 	for i := range g.takes {
 		m := &g.members[i]
 		if m.into != i {
@@ -262,7 +265,8 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 		switch m.kind {
 		case held:
 			state := &m.counter.state
-			s.shards[g.hashes[i]%shardCount].table.store(m.record, state, s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.at))
+			s.shards[g.hashes[i]%shardCount].table.store(m.record, state,
+				s.keptUntil(state, m.record.share(), t.Limit, &outcomes[i], g.at))
 		case added, again:
 			if t.Reservation != nil || counted(t, &outcomes[i]) {
 				m.counter.expires = expires(t.Limit, &m.counter.state, g.at)
@@ -274,7 +278,8 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 	}
 	for i := range g.takes { // last: records are valid until one is added
 		t, m := &g.takes[i], &g.members[i]
-		if m.kind == looked && t.Guards && !outcomes[i].Allowed && !s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share) {
+		if m.kind == looked && t.Guards && !outcomes[i].Allowed &&
+			!s.keepPenalty(g.at, g.hashes[i], t, &m.counter.state, m.share) {
 			outcomes[i] = backend.Outcome{Allowed: true}
 		}
 	}

@@ -1,7 +1,7 @@
 package memory
 
-// index finds places in an arena by a part of a hash, their tag. It is an open hash table with linear probing. A slot holds
-// the tag with the place, so neither growing nor most steps of a search look at what is there.
+// index finds places in an arena by a part of a hash, their tag. It is an open hash table with linear probing. A slot
+// holds the tag with the place, so neither growing nor most steps of a search look at what is there.
 type index struct {
 	slots []uint64 // tag<<placeBits | place+1, or 0; the length is a power of two
 	used  int
@@ -12,7 +12,8 @@ const placeBits = 40
 // tag is the part of a hash that an index uses. The lowest bits choose the shard.
 func tag(hash uint64) uint32 { return uint32(hash >> placeBits) }
 
-// next returns the next place with a tag, and the slot that it is in. Begin at the tag itself, and continue behind that slot.
+// next returns the next place with a tag, and the slot that it is in. Begin at the tag itself, and continue behind that
+// slot.
 func (x *index) next(tag, from uint32) (place uint64, slot uint32, ok bool) {
 	if len(x.slots) == 0 {
 		return 0, 0, false

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// loaded holds the counters of takes that are settled together, taken out of their tables. It is used again, so that this
-// costs no allocation.
+// loaded holds the counters of takes that are settled together, taken out of their tables. It is used again, so that
+// this costs no allocation.
 type loaded struct {
 	order   []uint8          // the shards, in order, each once
 	hashes  []uint64         // by take
@@ -35,8 +35,8 @@ func (g *loaded) release() {
 	loadedPool.Put(g)
 }
 
-// load copies the states of all counters. It returns false if one does not exist, unless it is a penalty: most callers have none. The
-// shards are locked.
+// load copies the states of all counters. It returns false if one does not exist, unless it is a penalty: most callers
+// have none. The shards are locked.
 func (g *loaded) load(s *Store, takes []backend.Take) bool {
 	if cap(g.copies) < len(takes) {
 		g.copies = make([]backend.State, 0, len(takes))
@@ -63,7 +63,8 @@ func (g *loaded) load(s *Store, takes []backend.Take) bool {
 	return true
 }
 
-// stateOf returns the copy of the state of a take's counter, if an earlier take has made one. r is the counter, nil if it does not exist.
+// stateOf returns the copy of the state of a take's counter, if an earlier take has made one. r is the counter, nil if
+// it does not exist.
 func (g *loaded) stateOf(takes []backend.Take, i int, r record) *backend.State {
 	for from := tag(g.hashes[i]); ; {
 		take, slot, ok := g.first.next(tag(g.hashes[i]), from)

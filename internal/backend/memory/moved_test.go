@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A penalty that begins may make its shard copy all records, because resets have left many unused ones. What the other takes of its group
-// have counted there is kept, and no counter gets another one's log.
+// A penalty that begins may make its shard copy all records, because resets have left many unused ones. What the other
+// takes of its group have counted there is kept, and no counter gets another one's log.
 func TestPenaltyThatMovesRecords(t *testing.T) {
 	once := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Day}}
 	log := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Day}, Algorithm: descriptor.SlidingLog}
@@ -33,7 +33,8 @@ func TestPenaltyThatMovesRecords(t *testing.T) {
 				}
 				return r.Outcomes
 			}
-			offender := backend.Take{Key: []byte("offender"), Limit: &once, Hits: 1, Vote: backend.VoteNone} // in shadow mode: the others pass
+			// in shadow mode: the others pass
+			offender := backend.Take{Key: []byte("offender"), Limit: &once, Hits: 1, Vote: backend.VoteNone}
 			guard := backend.Take{Key: descriptor.AppendPenaltyKey(nil, offender.Key, true), Limit: descriptor.NewPenalty(time.Hour), Vote: backend.VoteNone, Guards: true}
 			settle(offender)
 

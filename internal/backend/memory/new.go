@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared counter.
-// It returns false if there is neither. The shard of the key is locked.
+// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared
+// counter. It returns false if there is neither. The shard of the key is locked.
 func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	s.shares.mu.RLock()
@@ -62,14 +62,14 @@ func expires(l *descriptor.Limit, state *backend.State, at backend.Times) int64 
 	return at.ToElapsed(l, backend.Expires(l, state))
 }
 
-// counted reports whether a take changed what is counted. If a denied hit takes the place of an older one in a full log, the
-// number in use stays the same, but the log has changed.
+// counted reports whether a take changed what is counted. If a denied hit takes the place of an older one in a full
+// log, the number in use stays the same, but the log has changed.
 func counted(t *backend.Take, o *backend.Outcome) bool {
 	return o.Used != o.Before || t.CountDenied && !o.Allowed
 }
 
-// dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay there: the
-// refund could give back what another caller has used.
+// dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay
+// there: the refund could give back what another caller has used.
 func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, at backend.Times) {
 	read := *t
 	read.Hits = 0
@@ -77,8 +77,8 @@ func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Out
 	o.Allowed, o.RetryAfter = true, 0
 }
 
-// takeGroup settles several takes as one. It locks all their shards in ascending order, and then all shared counters, so two
-// requests cannot wait for each other.
+// takeGroup settles several takes as one. It locks all their shards in ascending order, and then all shared counters,
+// so two requests cannot wait for each other.
 func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []backend.Outcome) bool {
 	g := loadedPool.Get().(*loaded)
 	defer g.release()
@@ -108,7 +108,8 @@ func (s *Store) takeGroup(at backend.Times, takes []backend.Take, outcomes []bac
 	}
 	for i, r := range g.records {
 		if r != nil {
-			s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i], s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
+			s.shards[g.hashes[i]%shardCount].table.store(r, g.states[i],
+				s.keptUntil(g.states[i], r.share(), takes[i].Limit, &outcomes[i], at))
 		}
 	}
 	for i, r := range g.records { // last: records are valid until one is added

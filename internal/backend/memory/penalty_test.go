@@ -24,8 +24,8 @@ func penalised(key string, l *descriptor.Limit, hits int64) *backend.Request {
 	}}
 }
 
-// In a full store, callers that share a counter get no penalty from what the others used; callers with their own counter get one
-// while there is room. No more than the bound are kept, and a penalty takes the place of one counter.
+// In a full store, callers that share a counter get no penalty from what the others used; callers with their own
+// counter get one while there is room. No more than the bound are kept, and a penalty takes the place of one counter.
 func TestPenaltiesInAFullStore(t *testing.T) {
 	const most = 100
 	s := memory.New(memory.Options{MaxCounters: most, Shared: 4})
@@ -139,8 +139,8 @@ func TestNoPenaltyWithoutRoom(t *testing.T) {
 	}
 }
 
-// A group of very many takes with penalties costs about as much as the same takes one after the other: its cost does not grow with the
-// square of its size.
+// A group of very many takes with penalties costs about as much as the same takes one after the other: its cost does
+// not grow with the square of its size.
 func TestCostOfManyPenalties(t *testing.T) {
 	racetest.Sequential(t)
 	s := memory.New(memory.Options{})

@@ -4,8 +4,9 @@ import "slices"
 
 // reservationTable has the reservations of a shard, by the key of their counter.
 type reservationTable struct {
-	all    []*reservations // nil: the position is not used
-	index  index           // places are positions in all; empty while few counters have reservations, where it is cheaper to look at all of them
+	all []*reservations // nil: the position is not used
+	// places are positions in all; empty while few counters have reservations, where it is cheaper to look at all of them
+	index  index
 	unused []uint32
 	spare  []*reservations // empty ones, for the next counters
 }

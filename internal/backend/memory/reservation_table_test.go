@@ -9,7 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reservations are found by the keys of their counters, even where keys have the same hash, and whether there are few or many.
+// Reservations are found by the keys of their counters, even where keys have the same hash, and whether there are few
+// or many.
 func TestReservationTableIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var x reservationTable

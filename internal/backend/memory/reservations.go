@@ -8,16 +8,18 @@ import (
 // reservations are the reservations of one counter, by id and by time. Each operation costs at most the logarithm of
 // how many there are. No slot has a pointer.
 type reservations struct {
-	// limit is the limit of the last reservation. The rules of a counter have the same `reservations`, but their limits may differ.
+	// limit is the limit of the last reservation. The rules of a counter have the same `reservations`, but their limits
+	// may differ.
 	limit *descriptor.Limit
 	hash  uint64 // of the counter's key
 	key   []byte
 
 	slots  []slot
-	unused []int32                         // places of free slots
-	oldest map[backend.ReservationID]int32 // by id: the place of the oldest reservation; nil while there are few, and the slots say so
-	open   queue                           // reservations whose expiry was not dealt with; what expires first is first
-	past   queue                           // the others, kept for late commits; what is dropped first is first
+	unused []int32 // places of free slots
+	// by id: the place of the oldest reservation; nil while there are few, and the slots say so
+	oldest map[backend.ReservationID]int32
+	open   queue // reservations whose expiry was not dealt with; what expires first is first
+	past   queue // the others, kept for late commits; what is dropped first is first
 
 	promised int // reservations of the group that is being settled
 
@@ -178,8 +180,8 @@ func (b *reservations) pass(place int32) {
 	b.past.add(b.slots, place)
 }
 
-// clamp brings all reservations back that lie too far in the future. In a queue where the first one does, all do, and they end at the
-// same time then.
+// clamp brings all reservations back that lie too far in the future. In a queue where the first one does, all do, and
+// they end at the same time then.
 func (b *reservations) clamp(l *descriptor.Limit, now int64) {
 	for _, q := range [...]queue{b.open, b.past} {
 		for _, at := range q {

@@ -7,15 +7,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation is kept with its counter. It takes up the place of a counter: both count for the share of
-// their rule, so the number of reservations is bounded too. A reservation needs a counter of its own: what several callers have used
-// in a shared counter cannot be given back to one of them.
+// A reservation is kept with its counter. It takes up the place of a counter: both count for the share of their rule,
+// so the number of reservations is bounded too. A reservation needs a counter of its own: what several callers have
+// used in a shared counter cannot be given back to one of them.
 
 // endsPerCall is the number of reservations whose end one call deals with.
 const endsPerCall = 8
 
-// concernsReservations reports whether a take has to look at the reservations of its counter: it is an operation on a reservation, or it may pass
-// because reservations have expired.
+// concernsReservations reports whether a take has to look at the reservations of its counter: it is an operation on a
+// reservation, or it may pass because reservations have expired.
 func concernsReservations(t *backend.Take) bool {
 	return t.Reservation != nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release
 }
@@ -38,9 +38,10 @@ type lookup struct {
 	slot         int32         // the reservation that a commit or an extension is about, or none
 }
 
-// settleNew settles an operation on a reservation whose counter does not exist. It returns false if there is no room. The shard of the
-// key is locked, and mu for reading.
-func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []backend.Take, outcomes []backend.Outcome) bool {
+// settleNew settles an operation on a reservation whose counter does not exist. It returns false if there is no room.
+// The shard of the key is locked, and mu for reading.
+func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []backend.Take,
+	outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	owner := &s.shards[hash%shardCount]
 	c := &owner.work
@@ -61,9 +62,10 @@ func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []bac
 	return settled
 }
 
-// settleReservations is backend.Settle for takes that concern reservations. It returns false, and changes nothing, if there is no room
-// for another reservation. The shards of the takes are locked.
-func (s *Store) settleReservations(now backend.Times, takes []backend.Take, states []*backend.State, at []place, outcomes []backend.Outcome) bool {
+// settleReservations is backend.Settle for takes that concern reservations. It returns false, and changes nothing, if
+// there is no room for another reservation. The shards of the takes are locked.
+func (s *Store) settleReservations(now backend.Times, takes []backend.Take, states []*backend.State, at []place,
+	outcomes []backend.Outcome) bool {
 	if len(takes) == 1 {
 		return s.settleReservation(now.Of(takes[0].Limit), takes, states, &at[0], outcomes)
 	}
@@ -97,7 +99,8 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 }
 
 // settleReservation does what settleReservations does, for one take.
-func (s *Store) settleReservation(now int64, takes []backend.Take, states []*backend.State, at *place, outcomes []backend.Outcome) bool {
+func (s *Store) settleReservation(now int64, takes []backend.Take, states []*backend.State, at *place,
+	outcomes []backend.Outcome) bool {
 	t := &takes[0]
 	if reserves(t) && !s.claimRoom(s.shareNumbered(at.share)) {
 		return false
@@ -112,8 +115,9 @@ func reserves(t *backend.Take) bool {
 	return t.Reservation != nil && t.Reservation.Op == backend.OpReserve
 }
 
-// look settles expired reservations, and fills in what is stored about the reservation of a take. Several takes of a group may
-// concern the same counter: then the later ones see that the earlier ones may add reservations, or have found theirs.
+// look settles expired reservations, and fills in what is stored about the reservation of a take. Several takes of a
+// group may concern the same counter: then the later ones see that the earlier ones may add reservations, or have found
+// theirs.
 func (s *Store) look(now int64, t *backend.Take, state *backend.State, at *place, grouped bool) lookup {
 	sh := &s.shards[at.hash%shardCount]
 	f := lookup{sh.reservations.find(at.hash, t.Key), none}
@@ -157,8 +161,10 @@ func (s *Store) look(now int64, t *backend.Take, state *backend.State, at *place
 	return f
 }
 
-// claim finds the oldest reservation of an id that no other take of the group has claimed. It returns none if there is none.
-func (s *Store) claim(b *reservations, id backend.ReservationID, l *descriptor.Limit, state *backend.State, now int64) int32 {
+// claim finds the oldest reservation of an id that no other take of the group has claimed. It returns none if there is
+// none.
+func (s *Store) claim(b *reservations, id backend.ReservationID, l *descriptor.Limit, state *backend.State,
+	now int64) int32 {
 	for at := b.find(id); at != none; {
 		slot := &b.slots[at]
 		next := slot.younger
@@ -220,8 +226,8 @@ func (s *Store) keep(b *reservations, t *backend.Take, limit *descriptor.Limit, 
 	}
 }
 
-// limit returns the limit of a take as reservations may keep it. A rule's limit never changes. The limit of an override belongs to the
-// decision, which uses its memory again, so it is copied; counters with equal limits share one copy.
+// limit returns the limit of a take as reservations may keep it. A rule's limit never changes. The limit of an override
+// belongs to the decision, which uses its memory again, so it is copied; counters with equal limits share one copy.
 func (sh *shard) limit(t *backend.Take) *descriptor.Limit {
 	if t.Rule != nil {
 		for i := range t.Rule.Limits {
@@ -245,7 +251,8 @@ func (sh *shard) addReservations(hash uint64, key []byte) *reservations {
 	return sh.reservations.add(hash, key)
 }
 
-// end handles at most this many reservations whose time is over: it settles what has expired and removes what is kept no longer.
+// end handles at most this many reservations whose time is over: it settles what has expired and removes what is kept
+// no longer.
 func (s *Store) end(b *reservations, l *descriptor.Limit, state *backend.State, now int64, most int) {
 	for range most {
 		at := b.open.first()

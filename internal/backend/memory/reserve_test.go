@@ -28,8 +28,8 @@ func reservation(key, limit string, hits int64, h backend.Reservation) backend.T
 	return backend.Take{Key: []byte(key), Limit: backendtest.Limit(limit), Hits: hits, Reservation: &h}
 }
 
-// Reservations take up the places of counters. A store without room denies a reservation as a whole, and when everything has ended,
-// nothing is left.
+// Reservations take up the places of counters. A store without room denies a reservation as a whole, and when
+// everything has ended, nothing is left.
 func TestReservationsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 20).Draw(t, "most")
@@ -115,7 +115,8 @@ func TestExpiredReservationWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-// After the clock was set back, Run drops a reservation when it ends by the new time, even if no request uses its counter.
+// After the clock was set back, Run drops a reservation when it ends by the new time, even if no request uses its
+// counter.
 func TestSweepAfterTheClockIsSetBack(t *testing.T) {
 	s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)
 	if _, err := step(s, now, reservation("k", "10/1d,reservations", 1, backend.Reservation{Op: backend.OpReserve})); err != nil {
@@ -160,7 +161,8 @@ func TestReservationWithoutRoom(t *testing.T) {
 	}
 }
 
-// What has expired is released without a call, and leaves no reservation behind. Until then a peek answers as if it were.
+// What has expired is released without a call, and leaves no reservation behind. Until then a peek answers as if it
+// were.
 func TestSweepReleases(t *testing.T) {
 	for _, limit := range []string{"5/1h,release", "5/1h,log,release", "5/1h,sliding,precision=3,release"} {
 		s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)
@@ -192,8 +194,8 @@ func TestSweepReleases(t *testing.T) {
 	}
 }
 
-// A take next to reservations costs no allocation, nor does a reservation next to others. The only one of a counter costs one, for
-// its key.
+// A take next to reservations costs no allocation, nor does a reservation next to others. The only one of a counter
+// costs one, for its key.
 func TestTakesBesideReservationsDoNotAllocate(t *testing.T) {
 	s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)
 	for _, limit := range []string{"1000000/1h,reservations", "1000000/1h,release"} {

@@ -9,10 +9,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A rule may have a new counter as long as it has less than ruleShare times the number of free counters. The same holds for a
-// domain and domainShare. So a rule borrows freely while there is room. One rule alone fills at most 7/8 of the store, and
-// all rules of one domain fill at most 15/16. The others may fill what is left by the same measure. The store need not know
-// how many rules and domains there are, and the check is two comparisons.
+// A rule may have a new counter as long as it has less than ruleShare times the number of free counters. The same holds
+// for a domain and domainShare. So a rule borrows freely while there is room. One rule alone fills at most 7/8 of the
+// store, and all rules of one domain fill at most 15/16. The others may fill what is left by the same measure. The
+// store need not know how many rules and domains there are, and the check is two comparisons.
 const (
 	ruleShare   = 7
 	domainShare = 15
@@ -20,7 +20,8 @@ const (
 
 // shares is what the store knows about rules and domains, and the table of shared counters.
 //
-// Locks are taken in this order: shards, mu for reading, cells. A goroutine that holds mu for writing takes no other lock.
+// Locks are taken in this order: shards, mu for reading, cells. A goroutine that holds mu for writing takes no other
+// lock.
 type shares struct {
 	mu      sync.RWMutex // held for writing to add or drop an element
 	byRule  map[uint64]*share
@@ -36,8 +37,9 @@ type shares struct {
 
 const stripeCount = 64
 
-// share is the part of the store that a rule uses, or several rules that can share counters: a caller whose condition changes stays in the
-// shared counter that it has used. The limits that requests of a domain bring along count as one rule.
+// share is the part of the store that a rule uses, or several rules that can share counters: a caller whose condition
+// changes stays in the shared counter that it has used. The limits that requests of a domain bring along count as one
+// rule.
 type share struct {
 	number uint32 // by which its counters know it
 	domain *domain
@@ -51,8 +53,8 @@ type domain struct {
 	taken *domainTakes
 }
 
-// row holds the shared counters of all limits of a share that have one tag, and so one counter for each caller, whatever their numbers are.
-// The hash of a caller's key selects one of them.
+// row holds the shared counters of all limits of a share that have one tag, and so one counter for each caller,
+// whatever their numbers are. The hash of a caller's key selects one of them.
 type row struct {
 	next   *row
 	tag    string    // descriptor.Rule.Tag
@@ -66,8 +68,8 @@ const (
 	longestTails = 1 << 20 // entries in all cells of a row
 )
 
-// shareOf returns the share of a rule. mu is held for reading. If the rule is new, shareOf releases mu for a moment, and
-// again is true.
+// shareOf returns the share of a rule. mu is held for reading. If the rule is new, shareOf releases mu for a moment,
+// and again is true.
 func (s *Store) shareOf(r *descriptor.Rule) (_ *share, again bool) {
 	id := s.ruleID(r)
 	for {
@@ -112,8 +114,8 @@ func (s *Store) addShare(id uint64, r *descriptor.Rule) {
 // shareNumbered returns the share of a counter in a table. The shard of the counter is locked.
 func (s *Store) shareNumbered(number uint32) *share { return (*s.shares.table.Load())[number] }
 
-// ruleID identifies a rule, or all rules that can share counters with it. It stays the same when the file of the rule is read again, even
-// if the numbers of the rule change.
+// ruleID identifies a rule, or all rules that can share counters with it. It stays the same when the file of the rule
+// is read again, even if the numbers of the rule change.
 func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	if r == nil {
 		return 0
@@ -137,8 +139,8 @@ func (s *Store) ruleID(r *descriptor.Rule) uint64 {
 	return h.Sum64()
 }
 
-// claimRoom counts one more counter of a rule, if the rule may have one. It reads before it writes, so that denials do not
-// make the cores wait for each other.
+// claimRoom counts one more counter of a rule, if the rule may have one. It reads before it writes, so that denials do
+// not make the cores wait for each other.
 func (s *Store) claimRoom(sh *share) bool {
 	if s.sharing() {
 		free := int64(s.opts.MaxCounters) - s.live.Load()
@@ -199,12 +201,12 @@ func (sh *share) find(rule *descriptor.Rule, l *descriptor.Limit) *row {
 	return nil
 }
 
-// rowOf returns the row of a limit, and makes one if necessary. It returns nil if there is no room for one. mu is held for
-// reading.
+// rowOf returns the row of a limit, and makes one if necessary. It returns nil if there is no room for one. mu is held
+// for reading.
 //
-// A row gets a quarter of the free cells, and at least one cell, so that some remain for the next row. A rule gets one cell
-// even if none is free: the number of rules is bounded, because the operator writes them. The number of windows that requests
-// bring along is not bounded: they may only use the first half of the cells.
+// A row gets a quarter of the free cells, and at least one cell, so that some remain for the next row. A rule gets one
+// cell even if none is free: the number of rules is bounded, because the operator writes them. The number of windows
+// that requests bring along is not bounded: they may only use the first half of the cells.
 func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 	if r := sh.find(t.Rule, t.Limit); r != nil || !s.sharing() {
 		return r
@@ -227,7 +229,8 @@ func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 		width *= 2
 	}
 	s.shares.free -= width
-	r := &row{tag: t.Rule.Tag(t.Limit), cells: make([]counter, width), next: sh.rows.Load(), stripe: uint64(s.shares.rows.Add(1))}
+	r := &row{tag: t.Rule.Tag(t.Limit), cells: make([]counter, width), next: sh.rows.Load(),
+		stripe: uint64(s.shares.rows.Add(1))}
 	sh.rows.Store(r)
 	return r
 }
@@ -238,9 +241,10 @@ func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
 	return &r.cells[at], uint8((at + r.stripe) % stripeCount)
 }
 
-// inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there is
-// one. mu is held for reading.
-func (s *Store) inherited(sh *share, hash uint64, rule *descriptor.Rule, l *descriptor.Limit, at backend.Times) backend.State {
+// inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there
+// is one. mu is held for reading.
+func (s *Store) inherited(sh *share, hash uint64, rule *descriptor.Rule, l *descriptor.Limit,
+	at backend.Times) backend.State {
 	r := sh.find(rule, l)
 	if r == nil {
 		return backend.State{}

@@ -36,7 +36,8 @@ func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any,
 	return req.Outcomes[0]
 }
 
-// A rule that fills the store leaves room for other rules and other domains. All of its own callers still get an answer.
+// A rule that fills the store leaves room for other rules and other domains. All of its own callers still get an
+// answer.
 func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	const bound = 16_000
 	s := New(Options{MaxCounters: bound})
@@ -73,7 +74,8 @@ func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	}
 }
 
-// Where counters are shared, the hits under a limit in shadow do not count under the limit next to it, which has the same window.
+// Where counters are shared, the hits under a limit in shadow do not count under the limit next to it, which has the
+// same window.
 func TestSharedCountersOfALimitInShadow(t *testing.T) {
 	s, r := New(Options{MaxCounters: 1, Shared: 2}), ruleOf("d", "k")
 	ask(t, s, r, march, "first", 1)
@@ -93,8 +95,8 @@ func TestSharedCountersOfALimitInShadow(t *testing.T) {
 	}
 }
 
-// A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric counts
-// the dropped refund or reset.
+// A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric
+// counts the dropped refund or reset.
 func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	metrics := prometheus.NewPedanticRegistry()
 	s := New(Options{MaxCounters: 1, Shared: 1, Metrics: prom.With(metrics)})
@@ -184,8 +186,8 @@ func TestInheritedLogCountsDeniedHits(t *testing.T) {
 	}
 }
 
-// A rule always has a shared counter. Windows that requests bring are unbounded in number, and do not use these counters
-// up.
+// A rule always has a shared counter. Windows that requests bring are unbounded in number, and do not use these
+// counters up.
 func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	s := New(Options{MaxCounters: 1, Shared: 1000})
 	requests := &descriptor.Rule{Domain: "d"}
@@ -213,8 +215,8 @@ func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	}
 }
 
-// Under attack, a caller that keeps calling keeps its counter from window to window. A new caller gets its own counter soon
-// after the attack.
+// Under attack, a caller that keeps calling keeps its counter from window to window. A new caller gets its own counter
+// soon after the attack.
 func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 2000
@@ -249,8 +251,8 @@ func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 	})
 }
 
-// Rules that share a counter by a condition share it in a full store too, whatever their numbers, their patterns and the names of their limits
-// are. A limit that is tried out in one of them does not.
+// Rules that share a counter by a condition share it in a full store too, whatever their numbers, their patterns and
+// the names of their limits are. A limit that is tried out in one of them does not.
 func TestFullStoreAndRulesOfOneCounter(t *testing.T) {
 	limit := func(requests uint64, name string, change func(*descriptor.Limit)) *descriptor.Rule {
 		l := descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: descriptor.Day}}

@@ -16,8 +16,11 @@ import (
 
 // Options are the settings of a Store. The zero value works.
 type Options struct {
-	MaxCounters   int           // maximum number of counters and reservations in use at once; default DefaultMaxCounters, about 225 MB with keys of 50 bytes
-	Shared        int           // number of shared counters, for when those are used up; default 65,536 of 56 bytes; negative: none
+	// maximum number of counters and reservations in use at once; default DefaultMaxCounters, about 225 MB with keys of 50
+	// bytes
+	MaxCounters int
+	// number of shared counters, for when those are used up; default 65,536 of 56 bytes; negative: none
+	Shared        int
 	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
 	Metrics metric.Registry // nil: no metrics
@@ -61,17 +64,19 @@ func New(opts Options) *Store {
 	if opts.SweepInterval <= 0 {
 		opts.SweepInterval = 10 * time.Second
 	}
-	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1), metrics: newMetrics()}
+	s := &Store{opts: opts, clock: backend.NewClock(), seed: maphash.MakeSeed(), full: make(chan struct{}, 1),
+		metrics: newMetrics()}
 	s.shares.byRule, s.shares.domains, s.shares.free = make(map[uint64]*share), make(map[string]*domain), opts.Shared
 	s.shares.table.Store(new([]*share))
 	metric.Register(opts.Metrics, s.families()...)
 	return s
 }
 
-// Start settles the takes of one request at once. It fails with backend.ErrFull if a new counter is needed and there is no room. Takes
-// without room are marked Failed, the others are answered. When ctx ends, the groups of takes that are not settled yet are
-// marked Failed.
-func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+// Start settles the takes of one request at once. It fails with backend.ErrFull if a new counter is needed and there is
+// no room. Takes without room are marked Failed, the others are answered. When ctx ends, the groups of takes that are
+// not settled yet are marked Failed.
+func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
+	_ func(error)) (settled bool, err error) {
 	at := s.clock.Times(now)
 	for start := 0; start < len(r.Takes); {
 		if start > 0 && ctx.Err() != nil {
@@ -113,15 +118,16 @@ func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backe
 	states := [1]*backend.State{state}
 	if !concernsReservations(t) {
 		backend.Settle(takes, states[:], outcomes, at)
-	} else if places := [...]place{{hash, r, r.share()}}; !s.settleReservations(at, takes, states[:], places[:], outcomes) {
+	} else if places := [...]place{{hash, r, r.share()}}; !s.settleReservations(at, takes, states[:], places[:],
+		outcomes) {
 		return false
 	}
 	sh.table.store(r, state, s.keptUntil(state, r.share(), t.Limit, &outcomes[0], at))
 	return true
 }
 
-// Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a new one
-// would begin. It never fails.
+// Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a
+// new one would begin. It never fails.
 func (s *Store) Peek(_ context.Context, now time.Time, r *backend.Request) error {
 	for i := range r.Takes {
 		r.Outcomes[i] = s.peek(s.clock.Times(now), &r.Takes[i])
@@ -152,9 +158,10 @@ func (s *Store) peek(at backend.Times, t *backend.Take) backend.Outcome {
 	return backend.Peek(t, state, now)
 }
 
-// keptUntil is how long a counter of a share is kept after it was settled, as an elapsed time: a clock that is set ends nothing
-// early, and keeps nothing longer.
-func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limit, o *backend.Outcome, at backend.Times) int64 {
+// keptUntil is how long a counter of a share is kept after it was settled, as an elapsed time: a clock that is set ends
+// nothing early, and keeps nothing longer.
+func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limit, o *backend.Outcome,
+	at backend.Times) int64 {
 	now := at.Of(l)
 	expires := backend.ExpiresAfter(l, state, o, now) - now + at.Elapsed
 	if state.Unused() && s.shareNumbered(share).rows.Load() != nil {

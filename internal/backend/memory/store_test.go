@@ -217,8 +217,8 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkHold reports how long the lock of a shard of a full store is held: by the takes that add counters (99.99 %, and at
-// most), and by a sweep that drops a third of the counters.
+// BenchmarkHold reports how long the lock of a shard of a full store is held: by the takes that add counters (99.99 %,
+// and at most), and by a sweep that drops a third of the counters.
 func BenchmarkHold(b *testing.B) {
 	for b.Loop() {
 		s := New(Options{Shared: -1})

@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// table keeps counters by key, and nothing else of a take: several rules and limits may use one. It has no pointer for a
-// counter, only for each chunk of many: with millions of counters, the garbage collector has next to nothing to look at. A
-// tail is the exception: few algorithms have one, and it is long.
+// table keeps counters by key, and nothing else of a take: several rules and limits may use one. It has no pointer for
+// a counter, only for each chunk of many: with millions of counters, the garbage collector has next to nothing to look
+// at. A tail is the exception: few algorithms have one, and it is long.
 type table struct {
 	index   index
 	records arena

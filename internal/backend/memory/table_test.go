@@ -193,7 +193,8 @@ func TestShardsFillCacheLines(t *testing.T) {
 	}
 }
 
-// A take that finds its counter allocates nothing, alone or together with others. A new counter costs a part of a chunk.
+// A take that finds its counter allocates nothing, alone or together with others. A new counter costs a part of a
+// chunk.
 func TestTakesDoNotAllocate(t *testing.T) {
 	s, keys := fill(t, 5000)
 	for _, takes := range []int{1, 4, 40} {

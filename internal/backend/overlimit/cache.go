@@ -18,9 +18,9 @@ type Options struct {
 	Bytes   int             // maximum size of the denials, keys included; default 1 MiB
 	Metrics metric.Registry // nil: no metrics
 
-	// Refunded is called after hits of a counter were given back, if any were in use: other replicas may have denied a request of several
-	// hits, or one of another class, long before the counter was exhausted, and can forget that now. A decision waits for it. The key is
-	// valid until it returns. Default: nothing is called.
+	// Refunded is called after hits of a counter were given back, if any were in use: other replicas may have denied a
+	// request of several hits, or one of another class, long before the counter was exhausted, and can forget that now. A
+	// decision waits for it. The key is valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
 
 	// Far is set if the store is in another region: far.go describes the differences. Nil: the store is in this region.
@@ -58,9 +58,10 @@ type earlier struct {
 	known   bool   // the take gives hits back: a denial of the counter was known
 }
 
-// denial is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes) and requests of any
-// number of hits: so the denial says which limit denied how many hits, and is used for no other limit and no fewer hits. What has not
-// changed when the counter is given hits back is another matter: every denial of a counter is forgotten then, whoever gave them back.
+// denial is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes)
+// and requests of any number of hits: so the denial says which limit denied how many hits, and is used for no other
+// limit and no fewer hits. What has not changed when the counter is given hits back is another matter: every denial of
+// a counter is forgotten then, whoever gave them back.
 type denial struct {
 	until    int64 // an elapsed time: a clock that is set back does not make a denial longer
 	reset    int64
@@ -90,7 +91,8 @@ func New(opts Options) *Cache {
 	if opts.Bytes <= 0 {
 		opts.Bytes = 1 << 20
 	}
-	c := &Cache{clock: backend.NewClock(), store: opts.Store, refunded: opts.Refunded, far: opts.Far, perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
+	c := &Cache{clock: backend.NewClock(), store: opts.Store, refunded: opts.Refunded, far: opts.Far,
+		perShard: int64(max(opts.Bytes/shardCount, 1024)), seed: maphash.MakeSeed()}
 	c.pool.New = func() any {
 		a := new(asked)
 		a.resume = func(err error) {
@@ -109,7 +111,8 @@ func New(opts Options) *Cache {
 }
 
 // Start answers what it can, and forwards the rest to the store in one call.
-func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	a := c.ask(now, r)
 	if a == nil {
 		return true, nil
@@ -194,9 +197,9 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// deny answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known denial is
-// enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known denial are answered; the
-// others are only read, and have an outcome that is allowed.
+// deny answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known
+// denial is enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known
+// denial are answered; the others are only read, and have an outcome that is allowed.
 func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	denied, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
@@ -254,7 +257,8 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if !e.of(t.Limit) || t.Hits < e.hits {
 		return false
 	}
-	// More hits are denied too, but may have to wait longer than these: only the store knows how long, unless the whole counter is free then.
+	// More hits are denied too, but may have to wait longer than these: only the store knows how long, unless the whole
+	// counter is free then.
 	if c.far == nil && t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
 		return false
 	}
@@ -280,8 +284,8 @@ func givesBack(t *backend.Take) bool {
 	return t.Hits < 0 || t.Reservation != nil && t.Reservation.Op == backend.OpCommit
 }
 
-// before is called before a take goes to the backend. What gives hits back forgets the denial of its counter now, and again afterwards:
-// a take in between may have seen the counter before.
+// before is called before a take goes to the backend. What gives hits back forgets the denial of its counter now, and
+// again afterwards: a take in between may have seen the counter before.
 func (c *Cache) before(t *backend.Take) (b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
@@ -343,8 +347,9 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 	sh.remember(t.Key, e, c.perShard)
 }
 
-// refund forgets the denial of a counter after hits were given back, even if that failed: it may have been carried out. Nothing is remembered
-// of a limit with reservations, so a commit matters to no other replica, unless another limit of the counter was denied here.
+// refund forgets the denial of a counter after hits were given back, even if that failed: it may have been carried out.
+// Nothing is remembered of a limit with reservations, so a commit matters to no other replica, unless another limit of
+// the counter was denied here.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()

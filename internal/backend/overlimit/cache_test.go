@@ -114,7 +114,8 @@ func TestMoreHitsWaitLonger(t *testing.T) {
 	}
 }
 
-// After an override or a reload, more may be used than the limit allows. That is no reason to deny longer than the store would.
+// After an override or a reload, more may be used than the limit allows. That is no reason to deny longer than the
+// store would.
 func TestLoweredLimitIsDeniedNoLonger(t *testing.T) {
 	for _, algorithm := range []descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket} {
 		limit := func(n uint64) *descriptor.Limit {

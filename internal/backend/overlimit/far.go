@@ -12,15 +12,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A trip to a store in another region takes longer than most callers wait. So a counter that was denied stays denied until an answer says
-// otherwise, also after its retry-after: then one question goes to the store, and requests are denied meanwhile. If the answer is
-// that hits fit again, this replica lets its part of them through, and asks again. A counter of which nothing was heard for its window is
-// forgotten, and the next request waits for the store.
+// A trip to a store in another region takes longer than most callers wait. So a counter that was denied stays denied
+// until an answer says otherwise, also after its retry-after: then one question goes to the store, and requests are
+// denied meanwhile. If the answer is that hits fit again, this replica lets its part of them through, and asks again. A
+// counter of which nothing was heard for its window is forgotten, and the next request waits for the store.
 //
-// A request for more hits than the limit, such as any request of a blocked caller, can never pass. Its denial is kept too: without it each
-// such request would wait for a trip.
+// A request for more hits than the limit, such as any request of a blocked caller, can never pass. Its denial is kept
+// too: without it each such request would wait for a trip.
 //
-// A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when it is over.
+// A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when
+// it is over.
 
 // Far are the settings of a cache in front of a store that is far away.
 type Far struct {
@@ -75,7 +76,8 @@ func fitsNever(t *backend.Take, o *backend.Outcome) bool {
 // again is after how long the store is asked again about hits that never fit: before the counter is forgotten.
 func again(t *backend.Take) int64 { return t.Limit.Window.Length().Microseconds() / 2 }
 
-// asks reports whether a take goes to the store although its counter was denied. If not, asks may send a question. The shard is locked.
+// asks reports whether a take goes to the store although its counter was denied. If not, asks may send a question. The
+// shard is locked.
 func (c *Cache) asks(sh *shard, now int64, t *backend.Take, e *denial) bool {
 	d := e.overdue
 	switch {

@@ -19,8 +19,8 @@ func (c *Cache) forget(counters []backend.Counter) {
 	}
 }
 
-// Forget forgets the denial of a counter, because hits of it were given back. A denial that is on its way at that time is not
-// remembered.
+// Forget forgets the denial of a counter, because hits of it were given back. A denial that is on its way at that time
+// is not remembered.
 func (c *Cache) Forget(key []byte) {
 	sh := c.shard(key)
 	sh.mu.Lock()

@@ -121,8 +121,8 @@ func (failing) take(_ context.Context, _ time.Time, r *backend.Request) error {
 	return backend.ErrUnavailable
 }
 
-// Other replicas learn of every refund that can let a denied request pass: a request of several hits, or one of another class, is denied long
-// before the counter is exhausted.
+// Other replicas learn of every refund that can let a denied request pass: a request of several hits, or one of another
+// class, is denied long before the counter is exhausted.
 func TestRefundsReachOtherReplicas(t *testing.T) {
 	var refunded []string
 	record := func(key []byte) { refunded = append(refunded, string(key)) }
@@ -156,8 +156,8 @@ func TestRefundsReachOtherReplicas(t *testing.T) {
 	check("the refund failed and may have been carried out", "k")
 }
 
-// Two replicas share the counters, each with a cache. After a refund of one, the other denies nothing that the counter would admit: whether
-// the denied request had several hits, or was of a class that has less than the whole limit.
+// Two replicas share the counters, each with a cache. After a refund of one, the other denies nothing that the counter
+// would admit: whether the denied request had several hits, or was of a class that has less than the whole limit.
 func TestRefundReachesDenialsOfCountersThatAreNotExhausted(t *testing.T) {
 	for name, test := range map[string]struct {
 		limit  string

@@ -21,8 +21,8 @@ import (
 )
 
 // footprints are typical counters with the most memory that Redis may need for one of them under a key of 24 bytes: its
-// MEMORY USAGE, and its share of used_memory with 25,000 counters. A 64-bit integer takes 72 and 133 bytes; longer values
-// take more.
+// MEMORY USAGE, and its share of used_memory with 25,000 counters. A 64-bit integer takes 72 and 133 bytes; longer
+// values take more.
 var footprints = []struct {
 	name  string
 	limit string
@@ -60,11 +60,13 @@ func TestBytesPerCounter(t *testing.T) {
 	}
 }
 
-// bytesPerCounter fills a server with counters and returns MEMORY USAGE of one of them, and the used memory per counter.
+// bytesPerCounter fills a server with counters and returns MEMORY USAGE of one of them, and the used memory per
+// counter.
 func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits int64, keys int) (usage int64, used float64) {
 	t.Helper()
 	client := server.Client(t)
-	plain := redisconntest.Connect(t, redisconn.Options{URL: server.Addr}) // without lanes: the memory of one that connects would count
+	// without lanes: the memory of one that connects would count
+	plain := redisconntest.Connect(t, redisconn.Options{URL: server.Addr})
 	s := redis.New(redis.Options{Client: plain, Timeout: time.Minute, CallerClock: true})
 	l := backendtest.Limit(text)
 	fill := func(from, to int, at time.Time) {

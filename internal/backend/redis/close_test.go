@@ -59,8 +59,9 @@ func TestClose(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// A store may be closed while a goroutine still looks at a counter. A look begins a search for the layout, and Close waits for
-// searches: the race detector sees if one begins during that wait. The Redis accepts connections and never answers.
+// A store may be closed while a goroutine still looks at a counter. A look begins a search for the layout, and Close
+// waits for searches: the race detector sees if one begins during that wait. The Redis accepts connections and never
+// answers.
 func TestCloseDuringALook(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

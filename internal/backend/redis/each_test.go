@@ -16,7 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Requests that share a call, each with a counter of its own, get the answers that they would get alone, and leave the same in Redis.
+// Requests that share a call, each with a counter of its own, get the answers that they would get alone, and leave the
+// same in Redis.
 func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -32,7 +33,8 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 		}
 		var together, alone []*backend.Request
 		r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		few := names[:1+r.IntN(3)] // with all algorithms in each call, those that may ask again would decide which script it is
+		// with all algorithms in each call, those that may ask again would decide which script it is
+		few := names[:1+r.IntN(3)]
 		for _, k := range r.Perm(30)[:2+r.IntN(28)] {
 			name := few[k%len(few)]
 			one := backend.Take{Limit: limits[name], Hits: int64(r.IntN(4)), CountDenied: r.IntN(2) == 0}

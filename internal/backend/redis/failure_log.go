@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// failureLog logs calls that Redis did not answer, in at most one line per failureLogEvery. While the breaker stays closed,
-// nothing else logs them; when it opens, it logs that itself.
+// failureLog logs calls that Redis did not answer, in at most one line per failureLogEvery. While the breaker stays
+// closed, nothing else logs them; when it opens, it logs that itself.
 type failureLog struct {
 	log      *slog.Logger
 	settings string // Options.Settings

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// flush settles requests in one round trip. It has the store's timeout. Callers with an earlier deadline leave earlier. It reports
-// whether most takes were of a few hot counters, or returns hot if it does not know.
+// flush settles requests in one round trip. It has the store's timeout. Callers with an earlier deadline leave earlier.
+// It reports whether most takes were of a few hot counters, or returns hot if it does not know.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.apart() {
 		q.store.lookAgain()
@@ -47,8 +47,8 @@ func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	return hot
 }
 
-// settleWide settles the requests of a flush whose counters are in several slots, and returns the others. Start lets such requests wait in
-// the queue only as long as all counters can share a script.
+// settleWide settles the requests of a flush whose counters are in several slots, and returns the others. Start lets
+// such requests wait in the queue only as long as all counters can share a script.
 func (q *queue) settleWide(batch []*inFlight) []*inFlight {
 	if q.store.cluster {
 		return batch
@@ -96,8 +96,8 @@ func (q *queue) send(batch []*inFlight) (hot bool) {
 	return hot
 }
 
-// finishAll answers the requests of a call. If the requests could not share it, they are sent again one by one. If Redis' memory
-// is full, only some of the requests have an answer.
+// finishAll answers the requests of a call. If the requests could not share it, they are sent again one by one. If
+// Redis' memory is full, only some of the requests have an answer.
 func (q *queue) finishAll(batch []*inFlight, err error) {
 	apart := false
 	if q.store.crossed(err) && q.store.severalSlots(batch) {
@@ -124,11 +124,12 @@ func (q *queue) finishAll(batch []*inFlight, err error) {
 	}
 }
 
-// reservationsFailed reports whether a call did nothing, and may have failed because of requests that concern reservations: these need
-// more rights, and reservations that can be read.
+// reservationsFailed reports whether a call did nothing, and may have failed because of requests that concern
+// reservations: these need more rights, and reservations that can be read.
 func reservationsFailed(batch []*inFlight, err error) bool {
 	var denied goredis.Error
-	return errors.As(err, &denied) && !goredis.HasErrorPrefix(err, partlyWritten) && slices.ContainsFunc(batch, (*inFlight).concernsReservations)
+	return errors.As(err, &denied) && !goredis.HasErrorPrefix(err, partlyWritten) &&
+		slices.ContainsFunc(batch, (*inFlight).concernsReservations)
 }
 
 func (f *inFlight) concernsReservations() bool {
@@ -159,9 +160,9 @@ type slotCall struct {
 	cmd      *goredis.ZeroCopyStringCmd
 }
 
-// sendSlots settles requests that are sorted by the slots of their counters, with one call for each slot, and sends all calls together.
-// Their slots, and key, were found with the terms m. The end of the timeout is not a caller's deadline, and must not look like one. A
-// second attempt has its own timeout.
+// sendSlots settles requests that are sorted by the slots of their counters, with one call for each slot, and sends all
+// calls together. Their slots, and key, were found with the terms m. The end of the timeout is not a caller's deadline,
+// and must not look like one. A second attempt has its own timeout.
 func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
 	ctx, cancel := q.store.bound(context.Background())
 	defer cancel()
@@ -183,8 +184,8 @@ func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
 	}
 }
 
-// pipelineOf returns a pipeline to the node of this queue, which owns the slot of a key. The client of the whole cluster would look up each
-// slot again. It is asked for the requests whose node is unknown, and says why.
+// pipelineOf returns a pipeline to the node of this queue, which owns the slot of a key. The client of the whole
+// cluster would look up each slot again. It is asked for the requests whose node is unknown, and says why.
 func (q *queue) pipelineOf(ctx context.Context, key string) goredis.Pipeliner {
 	cluster, ok := q.store.opts.Client.(*goredis.ClusterClient)
 	if !ok {
@@ -198,9 +199,10 @@ func (q *queue) pipelineOf(ctx context.Context, key string) goredis.Pipeliner {
 	return cluster.Pipeline()
 }
 
-// sendCalls sends calls together, and answers their requests. With again, it returns those that did nothing because another node
-// owns their slot.
-func (q *queue) sendCalls(ctx context.Context, pipe goredis.Pipeliner, calls []slotCall, at int64, again bool) (moved []slotCall) {
+// sendCalls sends calls together, and answers their requests. With again, it returns those that did nothing because
+// another node owns their slot.
+func (q *queue) sendCalls(ctx context.Context, pipe goredis.Pipeliner, calls []slotCall, at int64,
+	again bool) (moved []slotCall) {
 	s := q.store
 	for i := range calls {
 		f := &calls[i]
@@ -243,15 +245,16 @@ func (q *queue) sendCalls(ctx context.Context, pipe goredis.Pipeliner, calls []s
 	return moved
 }
 
-// isMoved reports whether a call did nothing because its slot is, or may be, on another node: the node says so, the client has forgotten
-// the node, or nobody accepts connections there.
+// isMoved reports whether a call did nothing because its slot is, or may be, on another node: the node says so, the
+// client has forgotten the node, or nobody accepts connections there.
 func isMoved(err error) bool {
 	dial, ok := errors.AsType[*net.OpError](err)
-	return ok && dial.Op == "dial" || goredis.HasErrorPrefix(err, "MOVED") || goredis.HasErrorPrefix(err, "ASK") || errors.Is(err, goredis.ErrClosed)
+	return ok && dial.Op == "dial" || goredis.HasErrorPrefix(err, "MOVED") || goredis.HasErrorPrefix(err, "ASK") ||
+		errors.Is(err, goredis.ErrClosed)
 }
 
-// sendAgain settles requests whose first call did nothing. Keys that contain the time may now be in different slots, so with
-// such keys each request is sent on its own.
+// sendAgain settles requests whose first call did nothing. Keys that contain the time may now be in different slots, so
+// with such keys each request is sent on its own.
 func (q *queue) sendAgain(at int64, c *scriptCall, batch []*inFlight) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {

@@ -32,8 +32,8 @@ func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Serve
 	return s, server
 }
 
-// Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was added,
-// each denial had a reason, and no limit is exceeded.
+// Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was
+// added, each denial had a reason, and no limit is exceeded.
 func TestRequestsShareACall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	now := time.Now()
@@ -101,8 +101,8 @@ func TestRequestsShareACall(t *testing.T) {
 	})
 }
 
-// Equal requests in one call have the same outcomes and leave the same state as the same number of calls one after the other,
-// with every algorithm, below and above the limit.
+// Equal requests in one call have the same outcomes and leave the same state as the same number of calls one after the
+// other, with every algorithm, below and above the limit.
 func TestEqualRequestsInOneCall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	year := descriptor.Window{Unit: descriptor.Year}
@@ -181,8 +181,8 @@ func TestEqualRequestsInOneCall(t *testing.T) {
 	}
 }
 
-// Requests in flight together share round trips: Redis gets fewer calls than decisions are made, no request is lost, and
-// the limit holds exactly.
+// Requests in flight together share round trips: Redis gets fewer calls than decisions are made, no request is lost,
+// and the limit holds exactly.
 func TestInFlightSharesTrips(t *testing.T) {
 	store, server := openStore(t, redis.Options{})
 	const limit, goroutines, each = 1000, 64, 60
@@ -216,7 +216,8 @@ func TestInFlightSharesTrips(t *testing.T) {
 	}
 }
 
-// A caller whose time is up while its request waits for a flush leaves at once, and a request that was not sent is not counted.
+// A caller whose time is up while its request waits for a flush leaves at once, and a request that was not sent is not
+// counted.
 func TestCallerLeavesTheQueue(t *testing.T) {
 	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
 	l := &descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Year}}

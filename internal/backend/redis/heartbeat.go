@@ -14,9 +14,9 @@ import (
 
 const maxProcesses = 1000 // most replicas that are counted: the list is one value in Redis
 
-// Heartbeat writes the name of a replica, in hexadecimal digits, to the list of replicas that share the Redis, or takes it
-// off the list if the replica leaves. It returns how many there are. A replica that was killed drops off the list after
-// lives, by Redis' clock.
+// Heartbeat writes the name of a replica, in hexadecimal digits, to the list of replicas that share the Redis, or takes
+// it off the list if the replica leaves. It returns how many there are. A replica that was killed drops off the list
+// after lives, by Redis' clock.
 func (s *Store) Heartbeat(ctx context.Context, key, name string, lives time.Duration, leaves bool) (int, error) {
 	ctx = redisconn.Probe(ctx)
 	at := uint64(0) // Redis' clock decides

@@ -13,13 +13,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// restAfterMiss is for how long no caller sends its request itself after one of them had no answer in time: each of these costs a
-// connection, and a flush that nobody waits for does not.
+// restAfterMiss is for how long no caller sends its request itself after one of them had no answer in time: each of
+// these costs a connection, and a flush that nobody waits for does not.
 const restAfterMiss = time.Second
 
-// settleHere settles a request in its caller's goroutine if nothing else waits or is in flight. The queue would have to wake a worker for the
-// request, and then the caller. It returns false if the request must enter the queue: then nothing was done. The call counts as a flush.
-// The caller leaves at its deadline, or when ctx is cancelled, which closes the connection.
+// settleHere settles a request in its caller's goroutine if nothing else waits or is in flight. The queue would have to
+// wake a worker for the request, and then the caller. It returns false if the request must enter the queue: then
+// nothing was done. The call counts as a flush. The caller leaves at its deadline, or when ctx is cancelled, which
+// closes the connection.
 func (q *queue) settleHere(ctx context.Context, at int64, r *backend.Request) (settled bool, err error) {
 	s := q.store
 	if s.apart() {
@@ -90,7 +91,8 @@ func (q *queue) beginHere(ctx context.Context) (c hereCall, ok bool) {
 func (q *queue) endHere(began int64, missed bool) {
 	now := q.now()
 	q.mu.Lock()
-	q.state.ended(began, now, q.state.hot && len(q.state.waiting) > 0) // one take says nothing about the counters of those that wait
+	// one take says nothing about the counters of those that wait
+	q.state.ended(began, now, q.state.hot && len(q.state.waiting) > 0)
 	q.state.free()
 	if missed {
 		q.restUntil = now + int64(restAfterMiss)
@@ -101,7 +103,8 @@ func (q *queue) endHere(began int64, missed bool) {
 }
 
 // takeHere makes one call. What needs another one is left to the queue.
-func (q *queue) takeHere(ctx context.Context, lane *redisconn.Lane, deadline time.Time, at int64, c *scriptCall, r *backend.Request) error {
+func (q *queue) takeHere(ctx context.Context, lane *redisconn.Lane, deadline time.Time, at int64, c *scriptCall,
+	r *backend.Request) error {
 	s := q.store
 	if err := c.pack(s.terms(at, !s.CallerClock(), 0), r); err != nil {
 		return errNothingDone

@@ -121,8 +121,8 @@ func TestCallersThatMeet(t *testing.T) {
 	}
 }
 
-// A caller leaves a moment before its deadline, or when it is cancelled, although it reads the answer itself. The others after it get their
-// own answers, and for a second nobody sends his request himself.
+// A caller leaves a moment before its deadline, or when it is cancelled, although it reads the answer itself. The
+// others after it get their own answers, and for a second nobody sends his request himself.
 func TestCallersLeave(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]struct {

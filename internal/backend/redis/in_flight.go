@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its deadline and
-// reuse its own memory. The queue watches the caller's deadline (expire).
+// inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its
+// deadline and reuse its own memory. The queue watches the caller's deadline (expire).
 type inFlight struct {
 	at           int64 // the time given by the caller
 	request      backend.Request
@@ -116,8 +116,8 @@ func (f *inFlight) copyTo(r *backend.Request) {
 	}
 }
 
-// enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock. timeout is
-// the store's timeout, and late is how late timers are. It returns when the caller leaves; 0: never.
+// enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock.
+// timeout is the store's timeout, and late is how late timers are. It returns when the caller leaves; 0: never.
 func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) (until int64) {
 	caller := false
 	if timeout > 0 {
@@ -168,9 +168,9 @@ func (f *inFlight) answerLocked(err error) (call bool) {
 	return true
 }
 
-// expire answers the caller with an error if the caller's deadline or the store's timeout has passed. It returns false if no
-// caller waits for f, and true for call if the callback must be called now. If f was sent, its answer may have arrived while
-// this process had no CPU to read it, so the caller waits until the next check.
+// expire answers the caller with an error if the caller's deadline or the store's timeout has passed. It returns false
+// if no caller waits for f, and true for call if the callback must be called now. If f was sent, its answer may have
+// arrived while this process had no CPU to read it, so the caller waits until the next check.
 func (f *inFlight) expire(s *Store, now int64) (waits, call bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

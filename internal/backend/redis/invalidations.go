@@ -46,18 +46,18 @@ type InvalidationsOptions struct {
 //
 // # Why none is missed
 //
-// Run reads the stream over one connection. After each new connection it finds the end of the stream first, and then calls
-// ForgetAll. So what was sent before is covered by ForgetAll, and what is sent later is read. While the connection lasts, the
-// numbers of the messages show whether one was removed before it was read. An end of the stream that lies before the last
-// message shows that Redis has lost data. In both cases Run starts again.
+// Run reads the stream over one connection. After each new connection it finds the end of the stream first, and then
+// calls ForgetAll. So what was sent before is covered by ForgetAll, and what is sent later is read. While the
+// connection lasts, the numbers of the messages show whether one was removed before it was read. An end of the stream
+// that lies before the last message shows that Redis has lost data. In both cases Run starts again.
 //
-// A message that cannot be sent is sent again until Redis takes it. Messages that wait are bounded; beyond the bound, one
-// message for all counters replaces them. Forgetting a denial costs a trip to Redis, and forgetting permits costs these
-// permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what has
-// waited for at most a moment (gather).
+// A message that cannot be sent is sent again until Redis takes it. Messages that wait are bounded; beyond the bound,
+// one message for all counters replaces them. Forgetting a denial costs a trip to Redis, and forgetting permits costs
+// these permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what
+// has waited for at most a moment (gather).
 //
-// A message names the key of a counter. A replica then forgets its remembered denials and permits of that counter, for all limits and
-// rules.
+// A message names the key of a counter. A replica then forgets its remembered denials and permits of that counter, for
+// all limits and rules.
 type Invalidations struct {
 	opts InvalidationsOptions
 	name string // of this replica: it skips its own messages
@@ -79,15 +79,17 @@ const (
 	eventForgotAll
 )
 
-var eventNames = [...]string{eventSent: "sent", eventReceived: "received", eventDropped: "dropped", eventForgotAll: "forgot_all"}
+var eventNames = [...]string{eventSent: "sent", eventReceived: "received", eventDropped: "dropped",
+	eventForgotAll: "forgot_all"}
 
 const (
 	keptMessages = 256 // in the stream
 	maxPending   = 16 << 10
 	gather       = 20 * time.Millisecond // how long refunds wait for others, to share a message
 
-	readBlock  = 400 * time.Millisecond // how long Redis waits for a message before it answers that there is none
-	readGrace  = 2 * time.Second        // how much longer an answer may take. Less would make a slow Redis slower, because everything is forgotten
+	readBlock = 400 * time.Millisecond // how long Redis waits for a message before it answers that there is none
+	// how much longer an answer may take. Less would make a slow Redis slower, because everything is forgotten
+	readGrace  = 2 * time.Second
 	retryAfter = 100 * time.Millisecond
 	retryMost  = time.Second
 	deniedFor  = 10 * time.Second // between two attempts when the user has too few rights
@@ -104,9 +106,13 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
 		metric.Counters("ratelimitd_invalidations_total",
-			"Messages about reset or refunded counters; event: sent, received, dropped (counters covered by one message for all, because too many waited) or forgot_all (this replica forgot all denials and leases, after connecting or missing a message).",
+			"Messages about reset or refunded counters; event: sent, received, dropped (counters covered by one message for "+
+				"all, because too many waited) or forgot_all (this replica forgot all denials and leases, after connecting or "+
+				"missing a message).",
 			"event", eventNames[:], v.events[:]),
-		metric.Gauge("ratelimitd_invalidations_connected", "1 while this replica learns of other replicas' resets and refunds.", func() float64 { return metric.Bool(v.connected.Load()) }))
+		metric.Gauge("ratelimitd_invalidations_connected",
+			"1 while this replica learns of other replicas' resets and refunds.",
+			func() float64 { return metric.Bool(v.connected.Load()) }))
 	return v
 }
 
@@ -186,8 +192,8 @@ func (v *Invalidations) add(p *pending, key []byte) {
 	}
 }
 
-// Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. It is no error that
-// Redis does not let this user use the stream, or is behind a proxy: Run logs that.
+// Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. It is no error
+// that Redis does not let this user use the stream, or is behind a proxy: Run logs that.
 func (v *Invalidations) Cleared(ctx context.Context, counters []backend.Counter) error {
 	var keys []byte
 	for i := range counters {
@@ -248,7 +254,8 @@ func (v *Invalidations) send(ctx context.Context, m message) error {
 func isDenied(err error) bool {
 	answer := goredis.Error(nil)
 	return errors.As(err, &answer) && !errors.Is(err, goredis.Nil) && !redisconn.IsTransient(answer) &&
-		!goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK") && !goredis.HasErrorPrefix(err, "UNBLOCKED")
+		!goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK") &&
+		!goredis.HasErrorPrefix(err, "UNBLOCKED")
 }
 
 // Run sends and receives until ctx ends. It returns nil. A read that waits for a message then may end a moment later.
@@ -269,7 +276,8 @@ func (v *Invalidations) sendAll(ctx context.Context) {
 		var m message
 		m.refunds, m.allRefunds = v.refunds.take()
 		m.resets, m.allResets = v.resets.take()
-		for wait := retryAfter; len(m.refunds) > 0 || len(m.resets) > 0 || m.allRefunds || m.allResets; wait = min(2*wait, retryMost) {
+		for wait := retryAfter; len(m.refunds) > 0 || len(m.resets) > 0 || m.allRefunds ||
+			m.allResets; wait = min(2*wait, retryMost) {
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendWithin)
 			err := v.send(within, m)
 			cancel()
@@ -310,12 +318,15 @@ func (v *Invalidations) receive(ctx context.Context) {
 			return
 		case v.behindProxy(ctx, err):
 			if !v.denied.Swap(true) {
-				v.opts.Logger.Warn("the proxy before Redis knows no streams, so resets and refunds are not shared with other replicas: their denial caches and leases may be out of date until a window ends", "key", v.opts.Key, "error", err)
+				v.opts.Logger.Warn("the proxy before Redis knows no streams, so resets and refunds are not shared with other "+
+					"replicas: their denial caches and leases may be out of date until a window ends", "key", v.opts.Key, "error", err)
 			}
 			pause(ctx, deniedFor)
 		case isDenied(err):
 			if !v.denied.Swap(true) && !redisconn.IsMistake(err) { // who waits for Redis says what is wrong with the settings
-				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key, "error", err)
+				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial "+
+					"caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key,
+					"error", err)
 			}
 			pause(ctx, deniedFor)
 		default:
@@ -328,8 +339,8 @@ func (v *Invalidations) receive(ctx context.Context) {
 	}
 }
 
-// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the connection when
-// they get a command that they do not know.
+// behindProxy reports whether the stream fails because a proxy sends keys to several servers. Some proxies close the
+// connection when they get a command that they do not know.
 func (v *Invalidations) behindProxy(ctx context.Context, err error) bool {
 	if isDeniedRight(err) || redisconn.IsTimeout(err) {
 		return false
@@ -362,7 +373,8 @@ func (v *Invalidations) attach(ctx context.Context) (*goredis.Conn, position, er
 	at, err := v.end(ctx, conn)
 	if err == nil {
 		within, cancel := context.WithTimeout(ctx, readGrace)
-		err = conn.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 1, Block: -1}).Err() // read reads it again
+		// read reads it again
+		err = conn.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 1, Block: -1}).Err()
 		cancel()
 		if errors.Is(err, goredis.Nil) {
 			err = nil
@@ -418,7 +430,8 @@ var errLost = errors.New("the stream has lost messages")
 func (v *Invalidations) read(ctx context.Context, c *goredis.Conn, at position) error {
 	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, readBlock+readGrace)
-		streams, err := c.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 16, Block: readBlock}).Result()
+		streams, err := c.XRead(within, &goredis.XReadArgs{Streams: []string{v.opts.Key, at.id}, Count: 16,
+			Block: readBlock}).Result()
 		cancel()
 		switch {
 		case errors.Is(err, goredis.Nil):

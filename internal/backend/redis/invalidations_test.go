@@ -160,8 +160,8 @@ func TestProcessesShareInvalidations(t *testing.T) {
 	}
 }
 
-// A process that may have missed a message forgets everything: one whose connection was killed, one that was too slow, and each
-// after Redis has lost its data.
+// A process that may have missed a message forgets everything: one whose connection was killed, one that was too slow,
+// and each after Redis has lost its data.
 func TestMissedInvalidations(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

@@ -45,8 +45,9 @@ func value(t *testing.T, metrics prometheus.Gatherer, name string) (sum float64)
 	return sum
 }
 
-// Redis stalls. Callers leave at their own deadlines; the other callers of the same flush are answered when Redis continues. The
-// connections stay open, and the late answers show the breaker that Redis is well. Nothing is counted twice.
+// Redis stalls. Callers leave at their own deadlines; the other callers of the same flush are answered when Redis
+// continues. The connections stay open, and the late answers show the breaker that Redis is well. Nothing is counted
+// twice.
 func TestStall(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*redis.Options){
@@ -152,8 +153,8 @@ func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	}
 }
 
-// Redis hangs, and callers come and leave again. A request whose caller has left is not kept: what waits is bounded by the
-// callers that wait.
+// Redis hangs, and callers come and leave again. A request whose caller has left is not kept: what waits is bounded by
+// the callers that wait.
 func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
@@ -181,7 +182,8 @@ func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
 	mustTake(t, store, "k", l, 1)
 }
 
-// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once. While the breaker is open, calls fail immediately.
+// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once. While the
+// breaker is open, calls fail immediately.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -234,7 +236,8 @@ func TestRefusedConnection(t *testing.T) {
 	}
 }
 
-// A cluster node that hangs delays only its own callers, even if there are fewer connections than flushes waiting for it.
+// A cluster node that hangs delays only its own callers, even if there are fewer connections than flushes waiting for
+// it.
 func TestNodesHaveQueuesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})

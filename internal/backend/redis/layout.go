@@ -19,8 +19,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// Layout is what is behind an address, and so which keys may share a script. One address may lead to several servers: behind a proxy that
-// routes by key, a script sees only the keys of one of them, and would count a second counter on the wrong server, without an error.
+// Layout is what is behind an address, and so which keys may share a script. One address may lead to several servers:
+// behind a proxy that routes by key, a script sees only the keys of one of them, and would count a second counter on
+// the wrong server, without an error.
 type Layout int32
 
 // The layouts.
@@ -29,16 +30,16 @@ const (
 	LayoutUnknown Layout = iota
 	// OneServer is a server that accepts any keys in a script.
 	OneServer
-	// Slots is a cluster, or a service that accepts only keys of one slot in a script, as a cluster does. Keys with the same text in
-	// braces are in the same slot.
+	// Slots is a cluster, or a service that accepts only keys of one slot in a script, as a cluster does. Keys with the
+	// same text in braces are in the same slot.
 	Slots
 	// Servers is a proxy that sends each script to the server of its first key.
 	Servers
 )
 
 const (
-	// probeKeys is how many keys a probe tries. If two servers have equal shares, all keys lead to the same one in one of 2^31 probes. A proxy
-	// that has only one server now is noticed by its other answers.
+	// probeKeys is how many keys a probe tries. If two servers have equal shares, all keys lead to the same one in one of
+	// 2^31 probes. A proxy that has only one server now is noticed by its other answers.
 	probeKeys = 32
 	// probeWithin bounds a probe that no Ping waits for, and probeEvery is the time between two of them.
 	probeWithin, probeEvery = 3 * time.Second, time.Second
@@ -47,12 +48,13 @@ const (
 // anything is a script that needs nothing but the right to run it.
 const anything = "return 1"
 
-// mixed returns a text for the number of a key. Texts differ in all letters: twemproxy's usual hash sends keys that differ in the last
-// one to the same server.
+// mixed returns a text for the number of a key. Texts differ in all letters: twemproxy's usual hash sends keys that
+// differ in the last one to the same server.
 func mixed(i int) string { return strconv.FormatUint(uint64(i+1)*0x9e3779b97f4a7c15, 16) }
 
-// FindLayout finds out what is behind the address of a client that is no cluster's. With an error, no call can be answered now. Without one,
-// the layout may still be unknown, because some answers were missing. The keys that it uses begin with prefix.
+// FindLayout finds out what is behind the address of a client that is no cluster's. With an error, no call can be
+// answered now. Without one, the layout may still be unknown, because some answers were missing. The keys that it uses
+// begin with prefix.
 func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix string) (found Layout, reason, err error) {
 	ctx = redisconn.Probe(ctx)
 	for range 3 {
@@ -126,7 +128,8 @@ func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (
 		return Slots, crossed, nil
 	case denied != nil && len(marks) == 0:
 		return Slots, denied, nil
-	case len(marks) > 1 && changes < len(marks): // a mark that expires, because the server's clock is set, has another one after it
+	case len(marks) > 1 && changes < len(marks):
+		// a mark that expires, because the server's clock is set, has another one after it
 		return LayoutUnknown, nil, errClockSet
 	case len(marks) > 1:
 		return Servers, fmt.Errorf("%d keys led to %d servers", probeKeys, len(marks)), nil
@@ -160,8 +163,8 @@ func findProxy(ctx context.Context, client goredis.UniversalClient, key string) 
 // ErrServers is the reason for denying a feature that needs all keys on one server.
 var ErrServers = errors.New("a proxy that sends each key to one of several servers is behind this address")
 
-// OneKeyspace returns ErrServers if a client's keys are on servers that know nothing of each other: streams and scripts of several keys
-// are not possible there. sure is false if that could not be found out.
+// OneKeyspace returns ErrServers if a client's keys are on servers that know nothing of each other: streams and scripts
+// of several keys are not possible there. sure is false if that could not be found out.
 func OneKeyspace(ctx context.Context, client goredis.UniversalClient, prefix string) (sure bool, err error) {
 	if _, cluster := client.(*goredis.ClusterClient); cluster {
 		return true, nil
@@ -178,13 +181,15 @@ func OneKeyspace(ctx context.Context, client goredis.UniversalClient, prefix str
 // isCrossSlot reports whether a script was not run because its keys are in several slots.
 func isCrossSlot(err error) bool {
 	var answer goredis.Error
-	return errors.As(err, &answer) && (goredis.HasErrorPrefix(err, "CROSSSLOT") || strings.Contains(err.Error(), "same slot"))
+	return errors.As(err, &answer) && (goredis.HasErrorPrefix(err, "CROSSSLOT") ||
+		strings.Contains(err.Error(), "same slot"))
 }
 
 // isDenial reports whether a server, or a proxy, will always answer so, and not because of the user's rights.
 func isDenial(err error) bool {
 	var answer goredis.Error
-	return errors.As(err, &answer) && !redisconn.IsTransient(answer) && !isDeniedRight(err) && !goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK")
+	return errors.As(err, &answer) && !redisconn.IsTransient(answer) && !isDeniedRight(err) &&
+		!goredis.HasErrorPrefix(err, "MOVED") && !goredis.HasErrorPrefix(err, "ASK")
 }
 
 func isDeniedRight(err error) bool { return strings.Contains(err.Error(), "NOPERM") }
@@ -218,14 +223,16 @@ func (s *Store) look() (ended <-chan struct{}) {
 	return s.begin()
 }
 
-// lookAgain begins to find the layout of a server once more if connections were opened meanwhile: they may lead to something else.
+// lookAgain begins to find the layout of a server once more if connections were opened meanwhile: they may lead to
+// something else.
 func (s *Store) lookAgain() {
 	if c := s.opts.Connections; c != nil && c.Opened() != s.search.opened.Load() {
 		s.begin()
 	}
 }
 
-// stop ends a search, and none begins after it: a call may still be at its start, in the records' own goroutines for example.
+// stop ends a search, and none begins after it: a call may still be at its start, in the records' own goroutines for
+// example.
 func (l *search) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,18 +294,20 @@ func (s *Store) find(ctx context.Context) error {
 // settleOn uses a layout from now on, and says so once.
 func (s *Store) settleOn(found Layout, reason error) {
 	if reason != nil && goredis.HasErrorPrefix(reason, "MOVED") && !s.movedSaid.Swap(true) {
-		s.opts.Logger.Error("this Redis is a node of a cluster, and counters on other nodes cannot be reached: set "+cmp.Or(s.opts.Settings, "REDIS")+"_TYPE=CLUSTER",
+		s.opts.Logger.Error("this Redis is a node of a cluster, and counters on other nodes cannot be reached: set "+
+			cmp.Or(s.opts.Settings, "REDIS")+"_TYPE=CLUSTER",
 			"settings", s.opts.Settings, "error", reason)
 	}
 	if Layout(s.layout.Swap(int32(found))) == found {
 		return
 	}
-	s.opts.Logger.Warn("several servers or slots are behind this address: from now on each script gets the keys of one counter",
+	s.opts.Logger.Warn("several servers or slots are behind this address: from now on each script gets the keys of "+
+		"one counter",
 		"settings", s.opts.Settings, "found", reason)
 }
 
-// crossed reports whether a call was not run because its keys are in several slots. If the error shows slots, the store sends the keys of
-// each counter apart from now on.
+// crossed reports whether a call was not run because its keys are in several slots. If the error shows slots, the store
+// sends the keys of each counter apart from now on.
 func (s *Store) crossed(err error) bool {
 	if err == nil || s.cluster {
 		return false
@@ -310,7 +319,8 @@ func (s *Store) crossed(err error) bool {
 	return crossed
 }
 
-// runsScripts asks a server to run a script. Of several servers, one answer is enough: that server's counters can be used.
+// runsScripts asks a server to run a script. Of several servers, one answer is enough: that server's counters can be
+// used.
 func (s *Store) runsScripts(ctx context.Context) error {
 	ctx = redisconn.Probe(ctx)
 	pipe, asked := s.opts.Client.Pipeline(), make([]*goredis.Cmd, 1, probeKeys)

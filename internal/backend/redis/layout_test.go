@@ -29,7 +29,8 @@ var layouts = map[string]struct {
 	servers int
 	start   func(t testing.TB, args ...string) *redistest.Server
 	proxy   func(t testing.TB, servers ...*redistest.Server) (address string) // nil: none
-	apart   bool                                                              // scripts get the keys of one counter, and the log says so once
+	// scripts get the keys of one counter, and the log says so once
+	apart bool
 }{
 	"twemproxy":                   {2, redistest.Start, redistest.Twemproxy, true},
 	"twemproxy with one server":   {1, redistest.Start, redistest.Twemproxy, true},
@@ -80,7 +81,8 @@ func (l *logged) text() string {
 
 func (l *logged) count(text string) int { return strings.Count(l.text(), text) }
 
-// From the first call on, whoever calls together, each limit admits exactly what it allows, whatever is behind the address.
+// From the first call on, whoever calls together, each limit admits exactly what it allows, whatever is behind the
+// address.
 func TestLayoutsAreExact(t *testing.T) {
 	const values, callers, each, requests = 6, 16, 8, 20
 	forEachLayout(t, func(t *testing.T, opts redis.Options, _ []*redistest.Server, apart bool, log *logged) {
@@ -234,7 +236,8 @@ func TestLayoutsLoadScriptsAgain(t *testing.T) {
 	})
 }
 
-// A Redis that is replaced by a cluster behind the same address is noticed when a call is rejected, and the requests of that call count.
+// A Redis that is replaced by a cluster behind the same address is noticed when a call is rejected, and the requests of
+// that call count.
 func TestLayoutChanges(t *testing.T) {
 	plain, shard := redistest.Start(t), redistest.OneShard(t)
 	address := filepath.Join(t.TempDir(), "redis")
@@ -284,7 +287,8 @@ func TestLayoutChanges(t *testing.T) {
 	}
 }
 
-// A proxy rejects nothing that a server accepts, so only the store's own question shows that one took the server's place.
+// A proxy rejects nothing that a server accepts, so only the store's own question shows that one took the server's
+// place.
 func TestLayoutOfAProxyThatReplacesAServer(t *testing.T) {
 	plain, behind := redistest.Start(t), []*redistest.Server{redistest.Start(t), redistest.Start(t)}
 	log, connections := new(logged), new(redisconn.Connections)
@@ -395,8 +399,8 @@ func TestHealthNeedsScripts(t *testing.T) {
 	})
 }
 
-// A cluster whose nodes have no address for clients is asked at the addresses that are known: at each its slots, and at the ports that it
-// names after a slot has moved.
+// A cluster whose nodes have no address for clients is asked at the addresses that are known: at each its slots, and at
+// the ports that it names after a slot has moved.
 func TestNodesWithoutAnAddress(t *testing.T) {
 	for name, start := range map[string]func(t *testing.T) []string{
 		"a node that has met no other": func(t *testing.T) []string { return []string{redistest.OneShard(t).Addr} },

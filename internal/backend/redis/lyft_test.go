@@ -47,8 +47,8 @@ func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	return r
 }
 
-// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what envoyproxy/ratelimit
-// would have left.
+// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what
+// envoyproxy/ratelimit would have left.
 func TestCountsWithTheReference(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
 	theirs := &reference{client: dial(t, server), jitter: 30}
@@ -166,7 +166,8 @@ func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 	}
 }
 
-// A key lives for a window's length and part of the jitter, whichever service created it, and never less than until its window ends.
+// A key lives for a window's length and part of the jitter, whichever service created it, and never less than until its
+// window ends.
 func TestLyftKeysExpire(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: 100 * time.Second})
 	admin := server.Client(t)
@@ -216,7 +217,8 @@ func TestLyftKeysExpire(t *testing.T) {
 // lyftMost is what a window counts at most under a limit of 32 bits.
 const lyftMost = 1<<40 - 1
 
-// A foreign value under a key fails no call, and the next hit that counts repairs it, so that envoyproxy/ratelimit can use it again too.
+// A foreign value under a key fails no call, and the next hit that counts repairs it, so that envoyproxy/ratelimit can
+// use it again too.
 func TestLyftKeysArePoisoned(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	admin := server.Client(t)
@@ -445,7 +447,8 @@ func TestRedisClockDecidesLyftKeys(t *testing.T) {
 	}
 }
 
-// Requests share a call because their keys have one slot at the caller's time. If that time is wrong, they are sent again one by one.
+// Requests share a call because their keys have one slot at the caller's time. If that time is wrong, they are sent
+// again one by one.
 func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	wrong := time.Unix(1_000_000_000, 0)

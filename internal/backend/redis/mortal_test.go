@@ -23,8 +23,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// A million steps of reservations. The processes that take them are killed with SIGKILL at any moment, and the clock of Redis is
-// set back and ahead.
+// A million steps of reservations. The processes that take them are killed with SIGKILL at any moment, and the clock of
+// Redis is set back and ahead.
 func TestSoakReservations(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes minutes")
@@ -47,8 +47,8 @@ func TestReservationsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// mortal is a store in another process, TestTaker, that is killed with SIGKILL now and then while it carries out a request. Then
-// another one takes its place. Redis' clock is what the caller says.
+// mortal is a store in another process, TestTaker, that is killed with SIGKILL now and then while it carries out a
+// request. Then another one takes its place. Redis' clock is what the caller says.
 type mortal struct {
 	t      *testing.T
 	server *redistest.Server

@@ -4,8 +4,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// outbox holds the requests of a batch for one queue. They enter the queue together: under one lock, with one reading of
-// the clock, and in the same flush where it has room.
+// outbox holds the requests of a batch for one queue. They enter the queue together: under one lock, with one reading
+// of the clock, and in the same flush where it has room.
 type outbox struct {
 	queue    *queue
 	requests []*inFlight

@@ -32,8 +32,8 @@ func mustPenalise(t *testing.T, s backend.Store, r *backend.Request) (penalty, o
 	return r.Outcomes[0], r.Outcomes[1]
 }
 
-// The counter has the key and the value that it has without a penalty, so that other versions count with this one. The penalty has a
-// key next to it, which ends with it. A value of others there is no penalty.
+// The counter has the key and the value that it has without a penalty, so that other versions count with this one. The
+// penalty has a key next to it, which ends with it. A value of others there is no penalty.
 func TestPenaltyIsBesideTheCounter(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	client, l := server.Client(t), limit(3, descriptor.Year)

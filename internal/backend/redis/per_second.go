@@ -10,8 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are many and
-// short-lived, and the loss of one matters only for a second. A penalty lasts longer, and its limit is counted next to it.
+// Pair keeps the counters of limits per second, or shorter, in a separate Redis (REDIS_PERSECOND). These counters are
+// many and short-lived, and the loss of one matters only for a second. A penalty lasts longer, and its limit is counted
+// next to it.
 type Pair struct {
 	PerSecond *Store // windows of at most one second, without a penalty
 	Other     *Store
@@ -20,7 +21,8 @@ type Pair struct {
 }
 
 // Start implements backend.Store. A request that has counters in both stores gets a goroutine.
-func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (p *Pair) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
 	}

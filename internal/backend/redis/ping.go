@@ -12,11 +12,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// Ping checks whether Redis answers and runs scripts, and whether it gives them the time. On a cluster it calls all primaries at once, and
-// one answer is enough: that node's counters can be used. The same holds for servers behind a proxy, which answers a PING itself. Only ctx
-// bounds it, not Options.Timeout, because Ping checks whether Redis is reachable, not how fast it is. No breaker stops it.
+// Ping checks whether Redis answers and runs scripts, and whether it gives them the time. On a cluster it calls all
+// primaries at once, and one answer is enough: that node's counters can be used. The same holds for servers behind a
+// proxy, which answers a PING itself. Only ctx bounds it, not Options.Timeout, because Ping checks whether Redis is
+// reachable, not how fast it is. No breaker stops it.
 func (s *Store) Ping(ctx context.Context) error {
-	// The library notices a deadline, but not a cancelled context. A replica that is stopping must not wait for the deadline.
+	// The library notices a deadline, but not a cancelled context. A replica that is stopping must not wait for the
+	// deadline.
 	answer := make(chan error, 1)
 	go func() { answer <- s.answers(ctx) }()
 	select {

@@ -11,9 +11,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a flush
-// are sent together in the next one, and requests that find no flush in flight are sent at once. Requests of one batch enter
-// the queue together, and leave it together.
+// queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a
+// flush are sent together in the next one, and requests that find no flush in flight are sent at once. Requests of one
+// batch enter the queue together, and leave it together.
 //
 // Workers send the flushes. A flush waits for its answer up to the store's timeout, whatever its callers do: each
 // of them leaves at its own deadline. So a late answer still shows that Redis works, and the connection stays open.
@@ -42,11 +42,12 @@ type queue struct {
 }
 
 const (
-	// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more than
-	// everything else here.
+	// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more
+	// than everything else here.
 	expireEvery = time.Millisecond
-	// expireFirst is when callers are checked first, if no deadline comes before and Redis answers quickly. They usually have their answers
-	// by then. A timer that is stopped wakes a process that sleeps all the same, so one of expireEvery would wake it once for each call.
+	// expireFirst is when callers are checked first, if no deadline comes before and Redis answers quickly. They usually
+	// have their answers by then. A timer that is stopped wakes a process that sleeps all the same, so one of expireEvery
+	// would wake it once for each call.
 	expireFirst = 20 * time.Millisecond
 )
 
@@ -103,7 +104,8 @@ func (q *queue) deliver(f *inFlight) {
 	done(err)
 }
 
-// put sends requests, each on its own if apart is set, or lets them wait for a flush. It returns false if the queue is closed.
+// put sends requests, each on its own if apart is set, or lets them wait for a flush. It returns false if the queue is
+// closed.
 func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	wall := time.Now()
 	now := int64(wall.Sub(q.base))
@@ -132,8 +134,9 @@ func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	return true
 }
 
-// startWorkers makes sure that a worker is free: one may wait for a slot while the others wait for answers. Most processes never have many
-// round trips in flight. The caller holds the lock, and the queue is not closed or has a worker.
+// startWorkers makes sure that a worker is free: one may wait for a slot while the others wait for answers. Most
+// processes never have many round trips in flight. The caller holds the lock, and the queue is not closed or has a
+// worker.
 func (q *queue) startWorkers() {
 	for ; q.running <= q.state.flushes; q.running++ {
 		q.workers.Go(q.work)
@@ -175,8 +178,9 @@ func (q *queue) tick(now, due int64) {
 	q.timer.Reset(time.Duration(due - now))
 }
 
-// expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While Redis
-// hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger part.
+// expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While
+// Redis hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger
+// part.
 func (q *queue) expire() {
 	var expired []*inFlight
 	q.mu.Lock()
@@ -238,7 +242,8 @@ func (q *queue) work() {
 	}
 }
 
-// awaitSlot claims the requests that wait, and waits for a slot to flush them. It returns false if there is nothing to claim.
+// awaitSlot claims the requests that wait, and waits for a slot to flush them. It returns false if there is nothing to
+// claim.
 func (q *queue) awaitSlot(timer *time.Timer) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -247,8 +252,8 @@ func (q *queue) awaitSlot(timer *time.Timer) bool {
 	}
 	for !q.state.begin(q.now()) {
 		var late <-chan time.Time
-		// Usually a flush ends before the timer would fire, and a timer costs more than a flush. The timer is needed if Redis is
-		// far away, or if one node of a cluster hangs while others answer quickly.
+		// Usually a flush ends before the timer would fire, and a timer costs more than a flush. The timer is needed if Redis
+		// is far away, or if one node of a cluster hangs while others answer quickly.
 		if q.state.slow || q.store.cluster {
 			timer.Reset(spread)
 			late = timer.C
@@ -274,7 +279,8 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	for len(batch) > 0 {
 		kept := hot && len(batch) < hotRatio // so few say nothing about the counters of those that wait
 		if hot = q.flush(batch, hot); hot {
-			runtime.Gosched() // let requests that have arrived join first: the more there are, the less the next flush costs each of them
+			// let requests that have arrived join first: the more there are, the less the next flush costs each of them
+			runtime.Gosched()
 		}
 		now := q.now()
 		q.mu.Lock()

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// queues are the queues of a store: one, and on a cluster one more for each node, so that a node that hangs blocks only its
-// own queue.
+// queues are the queues of a store: one, and on a cluster one more for each node, so that a node that hangs blocks only
+// its own queue.
 type queues struct {
 	store       *Store
 	connections int
@@ -24,7 +24,8 @@ type queues struct {
 	closed bool
 }
 
-// maxQueues bounds the queues of a cluster whose nodes keep changing their addresses. Further nodes use the common queue.
+// maxQueues bounds the queues of a cluster whose nodes keep changing their addresses. Further nodes use the common
+// queue.
 const maxQueues = 256
 
 func (s *queues) init(store *Store, connections int) {
@@ -66,7 +67,8 @@ func (s *queues) ofNode(addr string) *queue {
 	return q
 }
 
-// addrOf returns the address of the node that owns a request's counters, as far as this replica knows the cluster, or "".
+// addrOf returns the address of the node that owns a request's counters, as far as this replica knows the cluster, or
+// "".
 func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	m := s.terms(0, true, 0)
 	c := scriptCalls.Get().(*scriptCall)

@@ -11,12 +11,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The reservations of a counter are a list (the scripts call it a book), in keys next to the counter's key: a
-// string, or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls with
-// other requests. Such a call runs a script of its own kind.
+// The reservations of a counter are a list (the scripts call it a book), in keys next to the counter's key: a string,
+// or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls
+// with other requests. Such a call runs a script of its own kind.
 //
-// Most reservations and commits are the only take of their group, and in their call the only one of their counter. These are packed
-// as steps, which the script decides in a short loop.
+// Most reservations and commits are the only take of their group, and in their call the only one of their counter.
+// These are packed as steps, which the script decides in a short loop.
 
 const (
 	settledPerTake = 8         // reservations that are settled for each take that concerns reservations of its counter
@@ -27,8 +27,8 @@ const (
 	runSize        = 2         // of what is before the limit of a run of steps
 )
 
-// fewReservations is how many reservations make a list large. The form of large lists costs less per reservation then, but several times as
-// much for the first.
+// fewReservations is how many reservations make a list large. The form of large lists costs less per reservation then,
+// but several times as much for the first.
 const fewReservations = 64
 
 // The first byte of an answer.
@@ -57,10 +57,11 @@ const (
 
 // reservationCall is what a call says about reservations.
 type reservationCall struct {
-	reserved       []int                  // the counters with reservations, as indexes in counters
-	reservations   []*backend.Reservation // the reservations that takes make or change, in the order of the script's answers
-	reservationArg packedArg              // ARGV[2], if there are lists
-	large          bool                   // the keys of large lists are named too
+	reserved []int // the counters with reservations, as indexes in counters
+	// the reservations that takes make or change, in the order of the script's answers
+	reservations   []*backend.Reservation
+	reservationArg packedArg // ARGV[2], if there are lists
+	large          bool      // the keys of large lists are named too
 
 	runs       int                    // how many runs of steps there are
 	run        int                    // where the latest one begins in reservationArg; 0: nowhere
@@ -75,14 +76,14 @@ func (c *reservationCall) begin(large bool) {
 	c.reserved, c.reservations, c.operated, c.large = c.reserved[:0], c.reservations[:0], c.operated[:0], large
 }
 
-// concernsReservations reports whether a take has to look at the reservations of its counter: it makes or changes a reservation, or may pass
-// because some have expired.
+// concernsReservations reports whether a take has to look at the reservations of its counter: it makes or changes a
+// reservation, or may pass because some have expired.
 func concernsReservations(t *backend.Take) bool {
 	return t.Reservation != nil || t.Limit.Reservations != nil && t.Limit.Reservations.Release
 }
 
-// addReservations makes the call look at the reservations of the k-th counter for a take. Operations on reservations that expire as charged do not
-// depend on what else has expired: then only takes that reserve settle reservations.
+// addReservations makes the call look at the reservations of the k-th counter for a take. Operations on reservations
+// that expire as charged do not depend on what else has expired: then only takes that reserve settle reservations.
 func (c *scriptCall) addReservations(k int, t *backend.Take) {
 	counter := &c.counters[k]
 	if counter.reservations == 0 {
@@ -174,8 +175,10 @@ func (c *scriptCall) packStep(g *takeGroup, m *terms) {
 	c.reservations = append(c.reservations, t.Reservation)
 }
 
-// appendBounds appends the letter of a form, the bounds of the reservations under a limit, and the parameters of the limit.
-func (c *scriptCall) appendBounds(b []byte, form *backend.RedisForm, l *descriptor.Limit, bounds *descriptor.Reservations, m *terms) []byte {
+// appendBounds appends the letter of a form, the bounds of the reservations under a limit, and the parameters of the
+// limit.
+func (c *scriptCall) appendBounds(b []byte, form *backend.RedisForm, l *descriptor.Limit,
+	bounds *descriptor.Reservations, m *terms) []byte {
 	b = append(b, byte(form.Shape))
 	b = binary.LittleEndian.AppendUint32(b, uint32(min(max(bounds.MaxOutstanding, 0), 1<<31)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(bounds.MaxTTL.Microseconds()))
@@ -210,8 +213,8 @@ func (c *scriptCall) endReservations(m *terms) {
 	c.operated = c.operated[:0]
 }
 
-// packReservations adds a group with takes that make or change reservations. Those that change one are not among the packed takes: they
-// pass in any case.
+// packReservations adds a group with takes that make or change reservations. Those that change one are not among the
+// packed takes: they pass in any case.
 func (c *scriptCall) packReservations(g *takeGroup, m *terms) error {
 	anyPasses := false // a member that votes Any has nothing that could deny it
 	for i := 0; i < len(g.takes); {
@@ -274,7 +277,8 @@ func changesReservation(t *backend.Take) bool {
 	return t.Reservation != nil && t.Reservation.Op != backend.OpReserve
 }
 
-// lastOf reports whether the i-th take of a group is the last one of its member or of the group, among those that are packed.
+// lastOf reports whether the i-th take of a group is the last one of its member or of the group, among those that are
+// packed.
 func lastOf(g *takeGroup, i int) byte {
 	for j := i + 1; j < len(g.takes); j++ {
 		if changesReservation(&g.takes[j]) {
@@ -356,7 +360,8 @@ func (c *scriptCall) readReservations(reply []byte) (rest []byte, err error) {
 		switch said {
 		case hasReservation:
 			h.Stored.Found = true
-			h.Stored.ReservationState = backend.ReservationState{Charged: field(0), Reported: field(1), Mark: field(2), Expires: field(3), Keep: field(4)}
+			h.Stored.ReservationState = backend.ReservationState{Charged: field(0), Reported: field(1), Mark: field(2),
+				Expires: field(3), Keep: field(4)}
 		case tooMany:
 			h.Stored.SameID, h.Stored.FirstExpiry = backend.ReservationsOfOneID, field(0)
 		}

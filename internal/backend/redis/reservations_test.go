@@ -151,7 +151,8 @@ func TestRecordsGo(t *testing.T) {
 			if o := mustTake(t, s, "k", l, 0); o.Used != 0 {
 				t.Errorf("%+v", o)
 			}
-			// With on_expire: release, the reservation must last as long as the counter, because the next call may come late and has to release it.
+			// With on_expire: release, the reservation must last as long as the counter, because the next call may come late and
+			// has to release it.
 			for _, id := range []string{"b", "c", "d"} {
 				mustReserve(t, s, "k", reservable(l, true), 3, reserve(id))
 			}
@@ -176,7 +177,8 @@ func TestReservationsAskForLittle(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(1000, descriptor.Year), false)
 	commands := []string{"mget", "get", "set", "setrange", "incrby", "pttl", "pexpire", "del"}
-	for round, calls := range [][]int{{2, 0, 2, 1, 1, 0, 0, 0}, {2, 0, 0, 2, 2, 0, 0, 0}} { // the first makes the list and the counter
+	// the first makes the list and the counter
+	for round, calls := range [][]int{{2, 0, 2, 1, 1, 0, 0, 0}, {2, 0, 0, 2, 2, 0, 0, 0}} {
 		var before []int
 		for _, c := range commands {
 			before = append(before, server.Calls(t, c))
@@ -193,8 +195,8 @@ func TestReservationsAskForLittle(t *testing.T) {
 	}
 }
 
-// Redis may evict one of the keys of a large list, and a key may be somebody else's. The next reservation makes all good again: it
-// can be committed, and no key stays forever.
+// Redis may evict one of the keys of a large list, and a key may be somebody else's. The next reservation makes all
+// good again: it can be committed, and no key stays forever.
 func TestOneKeyOfReservationsIsLost(t *testing.T) {
 	for n, name := range []string{"the string", "the hash", "the set"} {
 		for _, foreign := range []bool{false, true} {
@@ -405,8 +407,8 @@ func TestARequestThatCannotBeSentFailsAlone(t *testing.T) {
 	}
 }
 
-// Without the rights for reservations, these fail. What shares their call does not. If Redis rejects a command when the counters
-// are written already, nothing is sent again, because it would count twice.
+// Without the rights for reservations, these fail. What shares their call does not. If Redis rejects a command when the
+// counters are written already, nothing is sent again, because it would count twice.
 func TestReservationsWithoutRights(t *testing.T) {
 	for _, c := range []struct {
 		rights  string
@@ -424,7 +426,8 @@ func TestReservationsWithoutRights(t *testing.T) {
 		}
 		l := limit(10, descriptor.Year)
 		if !c.release {
-			mustReserve(t, s, "held", reservable(l, false), 1, reserve("first")) // this makes the list, which needs no right of its own
+			// this makes the list, which needs no right of its own
+			mustReserve(t, s, "held", reservable(l, false), 1, reserve("first"))
 		}
 		errs := startAll(t, s, take("a", l, 3), holding("held", reservable(l, c.release), 2, reserve("x")), take("b", l, 3),
 			holding("held", reservable(l, c.release), 2, reserve("y")))
@@ -463,7 +466,8 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// A caller that chooses the bytes of a key cannot put the reservations of its counter into another slot than the counter.
+// A caller that chooses the bytes of a key cannot put the reservations of its counter into another slot than the
+// counter.
 func TestRecordsAreInTheSlotOfTheirCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.StringOf(rapid.SampledFrom([]rune("{}ab:0"))).Draw(t, "key")

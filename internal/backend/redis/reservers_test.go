@@ -24,7 +24,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// reserverServer is the variable that makes TestReserver a reserver: it names the server. reserverNumber tells reservers apart.
+// reserverServer is the variable that makes TestReserver a reserver: it names the server. reserverNumber tells
+// reservers apart.
 const (
 	reserverServer = "RATELIMITD_TEST_RESERVER_SERVER"
 	reserverNumber = "RATELIMITD_TEST_RESERVER_NUMBER"
@@ -37,8 +38,8 @@ const (
 	reserverTTL   = 1500 * time.Millisecond
 )
 
-// emptyCounters are counters whose reservations are cancelled, or released when they expire. So they are often full, and in the
-// end they are empty.
+// emptyCounters are counters whose reservations are cancelled, or released when they expire. So they are often full,
+// and in the end they are empty.
 func emptyCounters() []backend.Take {
 	var takes []backend.Take
 	limits := backendtest.EveryAlgorithm(reserverLimit)
@@ -60,8 +61,8 @@ func sumCounter() backend.Take {
 	return backend.Take{Key: []byte("sum"), Limit: backendtest.Limit("4294967295/1y,reservations")}
 }
 
-// TestReserver is a process that TestReserversMayBeKilled kills. It reserves and commits, and writes each step on the counter of the
-// sum before and after it takes the step.
+// TestReserver is a process that TestReserversMayBeKilled kills. It reserves and commits, and writes each step on the
+// counter of the sum before and after it takes the step.
 func TestReserver(t *testing.T) {
 	server := os.Getenv(reserverServer)
 	if server == "" {
@@ -141,8 +142,8 @@ func (h *reserver) step(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// Processes that reserve are killed with SIGKILL at any moment. What they held is released or stays charged when it expires:
-// nothing is lost, and nothing is charged twice.
+// Processes that reserve are killed with SIGKILL at any moment. What they held is released or stays charged when it
+// expires: nothing is lost, and nothing is charged twice.
 func TestReserversMayBeKilled(t *testing.T) {
 	lasts := 2 * time.Second
 	if os.Getenv("RATELIMITD_SOAK") != "" {

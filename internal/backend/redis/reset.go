@@ -15,7 +15,8 @@ import (
 )
 
 // Reset clears counters. It deletes every value under a counter's key, also a foreign one. Counters may be in different
-// slots of a cluster, so each is deleted by its own command, with the records of its reservations; the commands share a round trip.
+// slots of a cluster, so each is deleted by its own command, with the records of its reservations; the commands share a
+// round trip.
 func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	if len(counters) == 0 {
 		return nil
@@ -60,8 +61,8 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// resetAt returns the time for the current window of keys that contain their window, or the zero time if there are no such
-// keys.
+// resetAt returns the time for the current window of keys that contain their window, or the zero time if there are no
+// such keys.
 func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.Time, error) {
 	for i := range counters {
 		if _, ok := descriptor.CutLyftKey(counters[i].Key); !ok || !s.opts.LyftKeys {
@@ -75,8 +76,8 @@ func (s *Store) resetAt(ctx context.Context, counters []backend.Counter) (time.T
 	return time.Time{}, nil
 }
 
-// keysOf returns the keys of a counter in Redis. If a key contains its window, the keys for one second earlier and one second
-// later are included: a window may end at any moment, and the clocks of a cluster's nodes may differ.
+// keysOf returns the keys of a counter in Redis. If a key contains its window, the keys for one second earlier and one
+// second later are included: a window may end at any moment, and the clocks of a cluster's nodes may differ.
 func (s *Store) keysOf(c *backend.Counter, now time.Time) []string {
 	if c.Limit != nil && c.Limit.Algorithm == descriptor.Penalties {
 		return []string{string(appendPenaltyKey(nil, c.Key))}

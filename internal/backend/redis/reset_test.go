@@ -26,7 +26,8 @@ func counters(n int) []backend.Counter {
 	return all
 }
 
-// used adds hits to each counter and returns the hits in use afterwards. For limits per second a new second may have begun.
+// used adds hits to each counter and returns the hits in use afterwards. For limits per second a new second may have
+// begun.
 func used(t *testing.T, s backend.Store, all []backend.Counter, hits int64) []int64 {
 	t.Helper()
 	r := &backend.Request{Outcomes: make([]backend.Outcome, len(all))}

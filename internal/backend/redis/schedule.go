@@ -6,7 +6,8 @@ import (
 )
 
 const (
-	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the other.
+	// fewFlushes is how many flushes may be in flight at any time: with two, one is prepared while Redis works on the
+	// other.
 	fewFlushes = 2
 	// Lanes is how many connections of a store's client should be lanes: as many as flushes are usually in flight.
 	Lanes = fewFlushes
@@ -15,18 +16,19 @@ const (
 	// too little time left for its own.
 	mostFlushes = 16
 	spread      = time.Millisecond
-	// maxFlush is about how many takes are sent in one flush. It is bounded because Redis does nothing else meanwhile. Takes
-	// of a hot counter are sent as one, so a flush may have more of them: the more wait for one counter, the less each costs.
+	// maxFlush is about how many takes are sent in one flush. It is bounded because Redis does nothing else meanwhile.
+	// Takes of a hot counter are sent as one, so a flush may have more of them: the more wait for one counter, the less
+	// each costs.
 	maxFlush    = 64
 	maxFlushHot = 512
-	// hotRatio is the ratio of takes to sent takes from which a flush is one of hot counters. Such flushes are sent one at a
-	// time: a second one in parallel would split the takes that wait for the same counter, and cost Redis as much as the
+	// hotRatio is the ratio of takes to sent takes from which a flush is one of hot counters. Such flushes are sent one at
+	// a time: a second one in parallel would split the takes that wait for the same counter, and cost Redis as much as the
 	// first.
 	hotRatio = 4
 )
 
-// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent when. It
-// is plain data that the queue's lock guards: time is an argument, and no method blocks.
+// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent
+// when. It is plain data that the queue's lock guards: time is an argument, and no method blocks.
 type schedule struct {
 	few, most int // flushes that may be in flight: few at any time, most if their starts are spread in time
 
@@ -60,8 +62,8 @@ func (s *schedule) begin(now int64) bool {
 // idle reports whether nothing waits or is in flight.
 func (s *schedule) idle() bool { return len(s.waiting) == 0 && !s.claimed && s.flushes == 0 }
 
-// add lets requests wait. It returns true if they must be flushed at once: nothing waited before, and there is a free slot. It
-// has reserved the slot then, and claimed the requests.
+// add lets requests wait. It returns true if they must be flushed at once: nothing waited before, and there is a free
+// slot. It has reserved the slot then, and claimed the requests.
 func (s *schedule) add(now int64, requests ...*inFlight) (begun bool) {
 	begun = len(s.waiting) == 0 && !s.claimed && s.begin(now)
 	s.claimed = s.claimed || begun
@@ -69,7 +71,8 @@ func (s *schedule) add(now int64, requests ...*inFlight) (begun bool) {
 	return begun
 }
 
-// claim reserves the waiting requests for one worker. It returns false if nothing waits, or another worker has claimed them.
+// claim reserves the waiting requests for one worker. It returns false if nothing waits, or another worker has claimed
+// them.
 func (s *schedule) claim() bool {
 	if s.claimed || len(s.waiting) == 0 {
 		return false

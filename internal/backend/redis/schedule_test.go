@@ -69,8 +69,8 @@ func TestHotCountersShareAFlush(t *testing.T) {
 	}
 }
 
-// A flush begins at once only if nothing waits, so no request is overtaken. A flush takes the oldest requests and drops those
-// whose callers have left.
+// A flush begins at once only if nothing waits, so no request is overtaken. A flush takes the oldest requests and drops
+// those whose callers have left.
 func TestRequestsKeepTheirOrder(t *testing.T) {
 	s := newSchedule(2)
 	for range 2 {
@@ -142,7 +142,8 @@ func TestCallersLeaveEarlierIfTimersAreLate(t *testing.T) {
 	}
 }
 
-// Callers are checked when the first deadline comes, and not before they usually have their answers: each time wakes a process that sleeps.
+// Callers are checked when the first deadline comes, and not before they usually have their answers: each time wakes a
+// process that sleeps.
 func TestWhenCallersAreChecked(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	q := newQueue(&Store{}, 1)

@@ -19,8 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// scriptCall is one run of a script: its arguments and its answer. Calls are reused. So a request allocates only the string
-// of its keys, and what the client needs to send a command.
+// scriptCall is one run of a script: its arguments and its answer. Calls are reused. So a request allocates only the
+// string of its keys, and what the client needs to send a command.
 type scriptCall struct {
 	args []any  // of the command, pointing into the fields below
 	text []byte // the bytes of the command on a lane
@@ -32,11 +32,12 @@ type scriptCall struct {
 	sent     int // takes sent to the script: equal takes are one
 
 	script   *scripts.Script
-	reads    bool      // the script changes nothing, but reservations may be settled
-	single   bool      // the script is for one take, or for many equal takes
-	calendar bool      // there are windows whose bounds are arguments
-	home     []byte    // of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
-	packed   packedArg // ARGV[1]
+	reads    bool // the script changes nothing, but reservations may be settled
+	single   bool // the script is for one take, or for many equal takes
+	calendar bool // there are windows whose bounds are arguments
+	// of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
+	home   []byte
+	packed packedArg // ARGV[1]
 
 	reservationCall
 	scriptAnswer
@@ -50,8 +51,9 @@ type scriptAnswer struct {
 	pointers []*backend.State
 }
 
-// keyedCounter is the counter under one key, as its first take describes it. Other takes of it may have other numbers: the form depends
-// only on the algorithm and window, which are in the key, and if a log needs more room, the script asks for it.
+// keyedCounter is the counter under one key, as its first take describes it. Other takes of it may have other numbers:
+// the form depends only on the algorithm and window, which are in the key, and if a log needs more room, the script
+// asks for it.
 type keyedCounter struct {
 	limit *descriptor.Limit
 	form  *backend.RedisForm
@@ -81,7 +83,8 @@ const (
 var scriptCalls = sync.Pool{New: func() any { return new(scriptCall) }}
 
 func (c *scriptCall) release() {
-	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), cap(c.text), 2*cap(c.keyTable)) > keepRoom {
+	if max(cap(c.keyText), cap(c.packed), cap(c.reservationArg), cap(c.operations), cap(c.reply), cap(c.text),
+		2*cap(c.keyTable)) > keepRoom {
 		return
 	}
 	c.reads = false
@@ -99,8 +102,8 @@ type takeGroup struct {
 	outcomes []backend.Outcome
 	first    int // its takes' counters are scriptCall.takeKeys[first:]
 
-	// Equal takes of many requests are sent to the script as one, if each is the only take of its group. The first of these
-	// groups is sent: it has their number and is the head of a list of the others.
+	// Equal takes of many requests are sent to the script as one, if each is the only take of its group. The first of
+	// these groups is sent: it has their number and is the head of a list of the others.
 	sent  bool
 	times int
 	next  int // index in groups of the next one in the list; 0: none
@@ -163,7 +166,8 @@ func (c *scriptCall) addRequests(m *terms, requests []*backend.Request) (shapes 
 	for n, r := range requests {
 		for start := 0; start < len(r.Takes); {
 			end := r.Group(start)
-			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.takeKeys), sent: true, times: 1}
+			g := takeGroup{takes: r.Takes[start:end], outcomes: r.Outcomes[start:end], first: len(c.takeKeys), sent: true,
+				times: 1}
 			step := isStep(g.takes)
 			for i := range g.takes {
 				shape, err := c.addTake(&g.takes[i], step, m)
@@ -184,7 +188,8 @@ func (c *scriptCall) addRequests(m *terms, requests []*backend.Request) (shapes 
 	return shapes, each, nil
 }
 
-// addTake adds a take with its key and counter. step: the take belongs to a group that one step of the script can settle.
+// addTake adds a take with its key and counter. step: the take belongs to a group that one step of the script can
+// settle.
 func (c *scriptCall) addTake(t *backend.Take, step bool, m *terms) (scripts.Set, error) {
 	if err := supported(t.Limit); err != nil {
 		return 0, err
@@ -232,9 +237,9 @@ func supported(l *descriptor.Limit) error {
 	return nil
 }
 
-// combine adds a group of one take to the list of an earlier group with an equal take, if there is one. Requests that are in
-// flight together have no fixed order, so equal takes may be moved next to each other. The takes of one request from one
-// counter keep their order.
+// combine adds a group of one take to the list of an earlier group with an equal take, if there is one. Requests that
+// are in flight together have no fixed order, so equal takes may be moved next to each other. The takes of one request
+// from one counter keep their order.
 func (c *scriptCall) combine(g *takeGroup, request int) {
 	if len(g.takes) != 1 || g.takes[0].Reservation != nil {
 		for _, k := range c.takeKeys[g.first:] {
@@ -248,7 +253,8 @@ func (c *scriptCall) combine(g *takeGroup, request int) {
 	if counter.head > 0 && !again {
 		head := &c.groups[counter.head-1]
 		if t, u := &head.takes[0], &g.takes[0]; head.times < maxTimes && t.Hits == u.Hits && t.CountDenied == u.CountDenied &&
-			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst && t.Limit.Classes == u.Limit.Classes) {
+			(t.Limit == u.Limit || t.Limit.Requests == u.Limit.Requests && t.Limit.Burst == u.Limit.Burst &&
+				t.Limit.Classes == u.Limit.Classes) {
 			head.times++
 			g.sent, g.next = false, head.next
 			head.next = len(c.groups)
@@ -298,7 +304,8 @@ const (
 )
 
 // packTake adds a take to the arguments. k is the index of its key.
-func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote backend.Vote, last byte, times int, hits int64, m *terms) {
+func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote backend.Vote, last byte, times int,
+	hits int64, m *terms) {
 	b, form := c.packed, c.counters[k].form
 	if c.reads {
 		times = 0
@@ -315,7 +322,8 @@ func (c *scriptCall) packTake(t *backend.Take, k int, countDenied byte, vote bac
 	c.packed = appendParameters(b, form, t.Limit, m)
 }
 
-// packEach adds all takes to the arguments, in runs of equal takes. The groups that are sent have the order of their counters.
+// packEach adds all takes to the arguments, in runs of equal takes. The groups that are sent have the order of their
+// counters.
 func (c *scriptCall) packEach(m *terms) {
 	var last *takeGroup
 	for i, count := 0, 0; i < len(c.groups); i++ {
@@ -364,7 +372,8 @@ func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m 
 	return binary.LittleEndian.AppendUint64(b, uint64(p3))
 }
 
-// keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the next call.
+// keyOf returns the current key of a take's counter in Redis, and the form of its state. The key is valid until the
+// next call.
 func (c *scriptCall) keyOf(t *backend.Take, m *terms) (key []byte, form *backend.RedisForm) {
 	if t.Limit.Algorithm == descriptor.Penalties {
 		c.key = appendPenaltyKey(c.key[:0], t.Key)
@@ -425,7 +434,8 @@ func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.
 
 // makeRoom makes room for the answer.
 func (c *scriptCall) makeRoom() {
-	room := 8 + 4 + 2 + 1 + answerSize*len(c.reservations) // the time, the entries that retry reads, and the line end on the wire
+	// the time, the entries that retry reads, and the line end on the wire
+	room := 8 + 4 + 2 + 1 + answerSize*len(c.reservations)
 	for k := range c.counters {
 		room += 4 + c.counters[k].room
 	}
@@ -481,8 +491,8 @@ func appendWord[T ~string | ~[]byte](b []byte, word T) []byte {
 	return append(append(b, word...), "\r\n"...)
 }
 
-// retry reports whether the script did nothing and needs other arguments. The new arguments follow from the script's time
-// and from the number of entries in the longest log.
+// retry reports whether the script did nothing and needs other arguments. The new arguments follow from the script's
+// time and from the number of entries in the longest log.
 func (c *scriptCall) retry() (now int64, entries int, wanted bool) {
 	if now = int64(binary.LittleEndian.Uint64(c.reply)); now >= 0 {
 		return 0, 0, false
@@ -508,8 +518,8 @@ func (c *scriptCall) room(entries int) (total int) {
 	return total
 }
 
-// settle computes the outcomes from the states in the reply, and returns the time that decided. With errFull, takes that
-// are not marked Failed have an answer nevertheless.
+// settle computes the outcomes from the states in the reply, and returns the time that decided. With errFull, takes
+// that are not marked Failed have an answer nevertheless.
 func (c *scriptCall) settle() (int64, error) {
 	now, rest := int64(binary.LittleEndian.Uint64(c.reply)), c.reply[8:]
 	c.states, c.tails = c.states[:0], c.tails[:0]
@@ -554,8 +564,8 @@ func (c *scriptCall) settle() (int64, error) {
 	return now, nil
 }
 
-// unwritten marks the takes that have no answer because nothing was written, and reports whether there are any. A denial is
-// an answer, unless hits that were not written may be its reason.
+// unwritten marks the takes that have no answer because nothing was written, and reports whether there are any. A
+// denial is an answer, unless hits that were not written may be its reason.
 func (c *scriptCall) unwritten() bool {
 	lost := make([]bool, len(c.counters)) // hits that would have been added
 	for i := range c.groups {
@@ -579,8 +589,8 @@ func (c *scriptCall) unwritten() bool {
 	return c.unwrittenPenalties() || failed
 }
 
-// unwrittenPenalties takes back the penalties that would have begun: the limit itself still denies. It marks groups that only such a
-// penalty may have denied, and reports whether there are any.
+// unwrittenPenalties takes back the penalties that would have begun: the limit itself still denies. It marks groups
+// that only such a penalty may have denied, and reports whether there are any.
 func (c *scriptCall) unwrittenPenalties() bool {
 	var began map[int]bool // by counter
 	for i := range c.groups {

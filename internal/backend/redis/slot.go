@@ -11,8 +11,8 @@ import (
 )
 
 // slotID identifies counters that one script can change: those in one slot of a cluster. A key that contains the time
-// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot. Behind an address of unknown
-// servers each counter has an ID of its own.
+// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot. Behind an
+// address of unknown servers each counter has an ID of its own.
 type slotID uint64
 
 const changingSlot slotID = 1 << 63
@@ -39,8 +39,8 @@ func (s *Store) slotID(t *backend.Take) slotID {
 	return slotID(slotOf(t.Key))
 }
 
-// hashTag returns the part of a key that determines its slot: the part between its first braces, or the whole key. Counters'
-// keys have no braces, but an operator's prefix may.
+// hashTag returns the part of a key that determines its slot: the part between its first braces, or the whole key.
+// Counters' keys have no braces, but an operator's prefix may.
 func hashTag(key []byte) []byte {
 	if open := bytes.IndexByte(key, '{'); open >= 0 {
 		if length := bytes.IndexByte(key[open+1:], '}'); length > 0 {

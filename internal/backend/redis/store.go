@@ -19,16 +19,17 @@ import (
 
 // Options are the settings of a Store.
 type Options struct {
-	// Client is connected to the Redis with the counters; required. Its ContextTimeoutEnabled must be true, or only its own
-	// read timeout bounds a call. redisconn.Dial returns a suitable client. The store does not close it.
+	// Client is connected to the Redis with the counters; required. Its ContextTimeoutEnabled must be true, or only its
+	// own read timeout bounds a call. redisconn.Dial returns a suitable client. The store does not close it.
 	Client goredis.UniversalClient
 
-	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call continues.
-	// Default redisconn.DefaultTimeout; negative: there is no timeout.
+	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call
+	// continues. Default redisconn.DefaultTimeout; negative: there is no timeout.
 	Timeout time.Duration
 
-	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only if
-	// the server does not give scripts the time; the store detects this on its own. Requests with different times cannot share a call.
+	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only
+	// if the server does not give scripts the time; the store detects this on its own. Requests with different times
+	// cannot share a call.
 	CallerClock bool
 
 	// LyftKeys allows keys of descriptor.KeysLyft, whose counters are shared with envoyproxy/ratelimit. These keys live
@@ -40,14 +41,16 @@ type Options struct {
 
 	// KeyPrefix begins the keys that show what is behind the address of the client.
 	KeyPrefix string
-	// Sharded says that several servers or slots are behind the address. Otherwise the store finds out. On a cluster's client it means nothing.
+	// Sharded says that several servers or slots are behind the address. Otherwise the store finds out. On a cluster's
+	// client it means nothing.
 	Sharded bool
-	// Connections counts the connections of the client. When the client has opened a new one, the store finds the layout behind the address
-	// again. If Connections is nil, it finds the layout once.
+	// Connections counts the connections of the client. When the client has opened a new one, the store finds the layout
+	// behind the address again. If Connections is nil, it finds the layout once.
 	Connections *redisconn.Connections
 
-	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another slot denied, with
-	// the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil: denials are not remembered.
+	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another
+	// slot denied, with the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now.
+	// Nil: denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
 
 	Settings string       // the first letters of the variables of this Redis, for advice in the log
@@ -113,13 +116,14 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Start settles the takes of one request in one round trip, which it shares with others. If it fails, all of them are marked Failed: none of
-// them has an answer, but if the error is a timeout they may have been counted. Such errors are backend.ErrUnavailable, and
-// context.DeadlineExceeded too when the caller's own deadline has passed; a caller that cancelled gets
-// context.Canceled only. A limit that cannot be counted in Redis is neither.
+// Start settles the takes of one request in one round trip, which it shares with others. If it fails, all of them are
+// marked Failed: none of them has an answer, but if the error is a timeout they may have been counted. Such errors are
+// backend.ErrUnavailable, and context.DeadlineExceeded too when the caller's own deadline has passed; a caller that
+// cancelled gets context.Canceled only. A limit that cannot be counted in Redis is neither.
 //
 // The requests of a batch enter the queue together. A request whose counters are in several slots gets a goroutine.
-func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	if len(r.Takes) == 0 {
 		return true, nil
 	}
@@ -137,7 +141,8 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 	q := s.queues.of(ctx, r)
 	if b == backend.CallerWaits {
 		b = nil
-		if !s.CallerClock() { // with it each request has a call and a goroutine of its own, so nothing tells that none is in flight
+		// with it each request has a call and a goroutine of its own, so nothing tells that none is in flight
+		if !s.CallerClock() {
 			if settled, err := q.settleHere(ctx, now.UnixMicro(), r); settled {
 				return true, s.failed("count in Redis", err)
 			}
@@ -197,8 +202,10 @@ func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return s.failed("read counters in Redis", s.split(ctx, r, read))
 }
 
-// split settles a request whose counters cannot be changed as one, because they are in different slots: f gets a part of it for each slot.
-func (s *Store) split(ctx context.Context, r *backend.Request, f func(ctx context.Context, part *backend.Request) error) error {
+// split settles a request whose counters cannot be changed as one, because they are in different slots: f gets a part
+// of it for each slot.
+func (s *Store) split(ctx context.Context, r *backend.Request,
+	f func(ctx context.Context, part *backend.Request) error) error {
 	return backend.Split(ctx, r, s.slotID, func(ctx context.Context, _ slotID, part *backend.Request) error {
 		err := f(ctx, part)
 		if err != nil {
@@ -220,7 +227,8 @@ func (s *Store) failed(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Rejected reports whether Redis has rejected a call since Rejected was called last: it answers, and does not let this user count.
+// Rejected reports whether Redis has rejected a call since Rejected was called last: it answers, and does not let this
+// user count.
 func (s *Store) Rejected() bool { return s.rejected.Swap(false) }
 
 // read decides takes whose counters can be read in one call. It sends takes without hits: the script then returns the
@@ -246,11 +254,12 @@ func (s *Store) read(ctx context.Context, at int64, r *backend.Request) error {
 // keepLarge is for how many microseconds calls name the keys of large lists after one was needed: a second.
 const keepLarge = 1_000_000
 
-// tries is how often a script may ask for other arguments. A script that asks did nothing. It asks more than once only if a
-// calendar's window ends, or a log grows, in between.
+// tries is how often a script may ask for other arguments. A script that asks did nothing. It asks more than once only
+// if a calendar's window ends, or a log grows, in between.
 const tries = 5
 
-// largeReply is the size in bytes of an answer that requests do not share: a connection accepts 16 MiB, and a sliding log may have 256 KiB.
+// largeReply is the size in bytes of an answer that requests do not share: a connection accepts 16 MiB, and a sliding
+// log may have 256 KiB.
 const largeReply = 8 << 20
 
 var errLargeReply = errors.New("the logs of these requests are too large for one answer")
@@ -327,8 +336,8 @@ func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 	}
 }
 
-// tryAgain is the prefix of a node's error for several keys of a slot that is moving, while only some of them have moved.
-// Nothing was done then.
+// tryAgain is the prefix of a node's error for several keys of a slot that is moving, while only some of them have
+// moved. Nothing was done then.
 const tryAgain = "TRYAGAIN"
 
 // partlyWritten is the prefix of a script's error if the takes may have counted all the same.
@@ -353,8 +362,8 @@ func (s *Store) pause(ctx context.Context, deadline time.Time) bool {
 	}
 }
 
-// CallerClock reports whether the store uses the time given to Start: because Options.CallerClock is set, or because the
-// server does not give scripts the time.
+// CallerClock reports whether the store uses the time given to Start: because Options.CallerClock is set, or because
+// the server does not give scripts the time.
 func (s *Store) CallerClock() bool { return s.opts.CallerClock || s.timeDenied.Load() }
 
 // noTime is the prefix of a script's error if the server does not give it the time. Nothing was done then.
@@ -363,7 +372,8 @@ const noTime = "NOTIME"
 // useCallerClock makes the store use the callers' clocks from now on.
 func (s *Store) useCallerClock(err error) {
 	if !s.timeDenied.Swap(true) {
-		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the replicas that call it decide, and should agree", "error", err)
+		s.opts.Logger.Warn("this Redis does not give scripts the time: the clocks of the replicas that call it decide, and "+
+			"should agree", "error", err)
 	}
 }
 
@@ -388,7 +398,8 @@ func (s *Store) run(ctx context.Context, deadline time.Time, c *scriptCall) erro
 	return nil
 }
 
-// lane returns a lane for a call, or nil. A call that its caller may cancel, or that may be in a hurry, would end the connection of a lane.
+// lane returns a lane for a call, or nil. A call that its caller may cancel, or that may be in a hurry, would end the
+// connection of a lane.
 func (s *Store) lane(ctx context.Context, deadline time.Time) *redisconn.Lane {
 	if ctx.Done() != nil || deadline.IsZero() {
 		return nil
@@ -438,8 +449,8 @@ func (s *Store) failure(ctx context.Context, err error) error {
 		return context.Canceled
 	}
 	if errors.Is(err, context.Canceled) {
-		// The client library may hand a call the failed dial of another call that was cancelled. It must not look like the caller's
-		// own cancellation, for which there is no answer by on_error.
+		// The client library may hand a call the failed dial of another call that was cancelled. It must not look like the
+		// caller's own cancellation, for which there is no answer by on_error.
 		return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 	}
 	if !redisconn.IsTimeout(err) {

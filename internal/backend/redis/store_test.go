@@ -711,7 +711,8 @@ func TestDenialsNeedNoMemory(t *testing.T) {
 	if err := s.TakeAll(t.Context(), time.Time{}, requests...); !errors.Is(err, backend.ErrUnavailable) {
 		t.Error(err)
 	}
-	for i, failed := range []bool{false, true, false, false, true, true} { // the last one may depend on the failed one before it
+	// the last one may depend on the failed one before it
+	for i, failed := range []bool{false, true, false, false, true, true} {
 		if o := requests[i].Outcomes[0]; o.Failed != failed || o.Allowed {
 			t.Errorf("request %d: %+v", i, o)
 		}

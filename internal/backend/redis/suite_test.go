@@ -96,7 +96,8 @@ func TestSuiteOfReservationsStepped(t *testing.T) {
 	}
 }
 
-// On a cluster, with all counters in one slot: those of several slots are not settled as one. A second record makes a list large here.
+// On a cluster, with all counters in one slot: those of several slots are not settled as one. A second record makes a
+// list large here.
 func TestSuiteOfReservationsOnACluster(t *testing.T) {
 	client := dialCluster(t, redistest.StartCluster(t, redistest.Setup{}))
 	backendtest.RunReservations(t, func(testing.TB) backend.Store {

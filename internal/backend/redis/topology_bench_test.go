@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// BenchmarkColdKeys reports the CPU time of a take of one of 100,000 counters, with 8 batches of 16 requests in flight: of this process,
-// and of Redis.
+// BenchmarkColdKeys reports the CPU time of a take of one of 100,000 counters, with 8 batches of 16 requests in flight:
+// of this process, and of Redis.
 func BenchmarkColdKeys(b *testing.B) {
 	server := redistest.Start(b)
 	cluster := redistest.StartCluster(b, redistest.Setup{})

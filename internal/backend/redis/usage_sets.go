@@ -12,8 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// UsageSets keeps the index of usage in Redis, where any number of replicas share it. A set is a sorted set, whose scores are
-// the ends of its texts. It expires with its last text. A set has at most 100,000 texts: those that end last.
+// UsageSets keeps the index of usage in Redis, where any number of replicas share it. A set is a sorted set, whose
+// scores are the ends of its texts. It expires with its last text. A set has at most 100,000 texts: those that end
+// last.
 type UsageSets struct {
 	Client goredis.UniversalClient // required
 	Prefix string                  // of the keys; the name of the set follows
@@ -22,8 +23,8 @@ type UsageSets struct {
 // maxScriptTexts is how many texts one call of the script adds. Each takes two values of Lua's stack, which has 8,000.
 const maxScriptTexts = 500
 
-// Add adds texts to sets: sets[set][text] is when the text ends. It also removes some of the texts that have ended. dropped is how
-// many texts a full set lost.
+// Add adds texts to sets: sets[set][text] is when the text ends. It also removes some of the texts that have ended.
+// dropped is how many texts a full set lost.
 func (u *UsageSets) Add(ctx context.Context, now time.Time, sets map[string]map[string]int64) (dropped int, err error) {
 	type call struct {
 		key  string
@@ -70,7 +71,8 @@ func (u *UsageSets) Add(ctx context.Context, now time.Time, sets map[string]map[
 }
 
 // Page returns about count texts of a set that have not ended, and the cursor of the next page, or 0.
-func (u *UsageSets) Page(ctx context.Context, now time.Time, set string, at uint64, count int) (texts []string, next uint64, err error) {
+func (u *UsageSets) Page(ctx context.Context, now time.Time, set string, at uint64,
+	count int) (texts []string, next uint64, err error) {
 	all, next, err := u.Client.ZScan(ctx, u.Prefix+set, at, "", int64(count)).Result()
 	for ; count > 1 && redisconn.IsTooLarge(err); count /= 2 {
 		all, next, err = u.Client.ZScan(ctx, u.Prefix+set, at, "", int64(count/2)).Result()

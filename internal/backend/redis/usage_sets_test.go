@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires on its own.
+// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires
+// on its own.
 func TestUsageSets(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
@@ -57,7 +58,8 @@ func TestUsageSets(t *testing.T) {
 				many[fmt.Sprintf("text %d \xff\x00", i)] = in(time.Minute)
 			}
 			add(now, map[string]map[string]int64{"many": many, "few": {"a": in(time.Hour), "b": in(time.Second)}})
-			add(now, map[string]map[string]int64{"few": {"a": in(time.Second), "c": in(time.Second)}}) // the later end of a counts
+			// the later end of a counts
+			add(now, map[string]map[string]int64{"few": {"a": in(time.Second), "c": in(time.Second)}})
 			if got := all(now, "many"); len(got) != len(many) {
 				t.Errorf("%d of %d texts listed", len(got), len(many))
 			}
@@ -68,7 +70,8 @@ func TestUsageSets(t *testing.T) {
 			if got := all(later, "few"); !slices.Equal(got, []string{"a"}) {
 				t.Errorf("later: %q", got)
 			}
-			add(later, map[string]map[string]int64{"few": {"d": in(time.Minute)}}) // removes what has ended, and keeps the set for a
+			// removes what has ended, and keeps the set for a
+			add(later, map[string]map[string]int64{"few": {"d": in(time.Minute)}})
 			if got := all(now, "few"); !slices.Equal(got, []string{"a", "d"}) {
 				t.Errorf("later, written again: %q", got)
 			}

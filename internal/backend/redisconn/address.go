@@ -25,8 +25,9 @@ type address struct {
 
 const exampleURL = "host:port, the path of a unix socket, or redis://user:password@host:port/db"
 
-// address reads Type, URL and Network. What envoyproxy/ratelimit accepts is accepted, even where it makes no sense: then it is noted. The
-// URL may contain a password, or a part of one that was misplaced, so no error and no note repeats any of it.
+// address reads Type, URL and Network. What envoyproxy/ratelimit accepts is accepted, even where it makes no sense:
+// then it is noted. The URL may contain a password, or a part of one that was misplaced, so no error and no note
+// repeats any of it.
 func (o *Options) address() (address, error) {
 	kind := strings.ToUpper(o.Type)
 	if kind == "" {
@@ -38,7 +39,8 @@ func (o *Options) address() (address, error) {
 	case o.Network != "" && o.Network != "unix" && !overTCP(o.Network):
 		return address{}, o.wrong("SOCKET_TYPE", "is %q: write tcp, tcp4, tcp6 or unix", o.Network)
 	case o.URL == "" && kind == sentinel:
-		return address{}, o.wrong("URL", "%w: write the primary's name and the sentinels, as in name,host:port,host:port", errEmpty)
+		return address{}, o.wrong("URL", "%w: write the primary's name and the sentinels, as in name,host:port,host:port",
+			errEmpty)
 	case o.URL == "" && kind == cluster:
 		return address{}, o.wrong("URL", "%w: write some nodes, as in host:port,host:port", errEmpty)
 	case o.URL == "":
@@ -49,13 +51,15 @@ func (o *Options) address() (address, error) {
 		return o.one()
 	case o.Network == "unix" || o.Network == "" && isPath(o.URL):
 		if strings.LastIndexByte(o.URL, '@') > 0 && !strings.HasPrefix(o.URL, "/") {
-			return address{}, o.wrong("URL", "is not a path: write /path/of/the/socket, and credentials into %s", o.setting("AUTH"))
+			return address{}, o.wrong("URL", "is not a path: write /path/of/the/socket, and credentials into %s",
+				o.setting("AUTH"))
 		}
 		return address{kind: kind, network: "unix", hosts: []string{o.URL}}, nil
 	}
 	text := strings.Trim(o.URL, separators)
 	if strings.Contains(text, ",") {
-		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one address", o.setting("TYPE"))
+		return address{}, o.wrong("URL", "has several addresses: set %s to CLUSTER or SENTINEL, or write one address",
+			o.setting("TYPE"))
 	}
 	host := hostPort(text)
 	if host == "" {
@@ -76,11 +80,12 @@ func overTCP(network string) bool { return network == "tcp" || network == "tcp4"
 
 // isPath reports whether a text that is no URL can only be a unix socket: its path, or a name that begins with @.
 func isPath(s string) bool {
-	return strings.HasPrefix(s, "/") || !strings.Contains(s, ":") && (strings.Contains(s, "/") || strings.HasPrefix(s, "@") || strings.HasSuffix(s, ".sock"))
+	return strings.HasPrefix(s, "/") || !strings.Contains(s, ":") &&
+		(strings.Contains(s, "/") || strings.HasPrefix(s, "@") || strings.HasSuffix(s, ".sock"))
 }
 
-// Where returns the addresses in URL without credentials: host:port or a path, or several separated by commas. It is empty if Dial
-// would fail.
+// Where returns the addresses in URL without credentials: host:port or a path, or several separated by commas. It is
+// empty if Dial would fail.
 func (o Options) Where() string {
 	a, err := o.address()
 	if err != nil {
@@ -103,10 +108,13 @@ func (o *Options) several(kind string) (address, error) {
 	if kind == sentinel {
 		a.primary, parts = strings.TrimSpace(parts[0]), parts[1:]
 		if a.primary == "" || strings.Trim(strings.Join(parts, ""), separators) == "" {
-			return address{}, o.wrong("URL", "with %s=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port", o.setting("TYPE"))
+			return address{}, o.wrong("URL",
+				"with %s=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port",
+				o.setting("TYPE"))
 		}
 		if hostPort(a.primary) != "" {
-			a.notes = append(a.notes, "it begins with an address instead of the primary's name, as the sentinels know it: write name,host:port,host:port")
+			a.notes = append(a.notes,
+				"it begins with an address instead of the primary's name, as the sentinels know it: write name,host:port,host:port")
 		}
 	}
 	for i, text := range parts {
@@ -122,7 +130,8 @@ func (o *Options) several(kind string) (address, error) {
 			problem = "no address"
 		}
 		if problem != "" || !overTCP(s.network) {
-			a.notes = append(a.notes, fmt.Sprintf("place %d of its list has no address: write host:port, separated by commas", i+1))
+			a.notes = append(a.notes, fmt.Sprintf("place %d of its list has no address: write host:port, separated by commas",
+				i+1))
 			continue
 		}
 		a.hosts = append(a.hosts, s.host)
@@ -163,8 +172,8 @@ type server struct {
 	notes   []string
 }
 
-// parse reads a URL with a scheme. A problem says what is wrong with it. User, password and database may also stand after its question mark,
-// where those before it win.
+// parse reads a URL with a scheme. A problem says what is wrong with it. User, password and database may also stand
+// after its question mark, where those before it win.
 func (o *Options) parse(text string) (s server, problem string) {
 	u, err := url.Parse(strings.Trim(text, "\t\r\n"))
 	if err != nil {
@@ -175,7 +184,8 @@ func (o *Options) parse(text string) (s server, problem string) {
 	if !ok {
 		password = query.Get("password")
 	}
-	s = server{network: "tcp", account: account{cmp.Or(u.User.Username(), query.Get("username")), password}, tls: u.Scheme == "rediss"}
+	s = server{network: "tcp", account: account{cmp.Or(u.User.Username(), query.Get("username")), password},
+		tls: u.Scheme == "rediss"}
 	db := strings.Trim(u.Path, "/")
 	switch {
 	case u.Scheme == "unix":
@@ -193,15 +203,19 @@ func (o *Options) parse(text string) (s server, problem string) {
 	}
 	if db = cmp.Or(db, query.Get("db")); db != "" {
 		if s.db, err = strconv.Atoi(db); err != nil || s.db < 0 {
-			return s, "does not end in the number of a database: write redis://host:port/0, with %-escapes for special characters in the password"
+			return s,
+				"does not end in the number of a database: write redis://host:port/0, with %-escapes for special characters in " +
+					"the password"
 		}
 	}
 	for _, known := range []string{"username", "password", "db"} {
 		query.Del(known)
 	}
 	if len(query) > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("options after its question mark have no effect, except username, password and db: set %s, %s and the like",
-			o.setting("POOL_SIZE"), o.setting("TIMEOUT")))
+		s.notes = append(s.notes,
+			fmt.Sprintf("options after its question mark have no effect, except username, password and db: set %s, %s "+
+				"and the like",
+				o.setting("POOL_SIZE"), o.setting("TIMEOUT")))
 	}
 	return s, ""
 }
@@ -212,19 +226,21 @@ func (o *Options) one() (address, error) {
 	if problem != "" {
 		return address{}, o.wrong("URL", "%s", problem)
 	}
-	a := address{kind: single, network: s.network, hosts: []string{s.host}, account: s.account, db: s.db, tls: s.tls, notes: s.notes}
+	a := address{kind: single, network: s.network, hosts: []string{s.host}, account: s.account, db: s.db, tls: s.tls,
+		notes: s.notes}
 	switch {
 	case o.Network == "":
 	case overTCP(o.Network) && a.network == "tcp":
 		a.network = o.Network
 	case o.Network != a.network:
-		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %s means %s: keep one of them", o.Network, o.setting("URL"), a.network)
+		return address{}, o.wrong("SOCKET_TYPE", "is %s, but the scheme of %s means %s: keep one of them", o.Network,
+			o.setting("URL"), a.network)
 	}
 	return a, nil
 }
 
-// hostPort returns an address as it can be dialled, or nothing if it cannot be. A host contains no @: that would be the end of credentials.
-// No host is this machine, and a port may have the name of a service.
+// hostPort returns an address as it can be dialled, or nothing if it cannot be. A host contains no @: that would be the
+// end of credentials. No host is this machine, and a port may have the name of a service.
 func hostPort(s string) string {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || strings.ContainsAny(host, "@/ ") {

@@ -20,9 +20,9 @@ import (
 // oddPassword has every character that means something in a URL, a list or REDIS_AUTH.
 const oddPassword = "p@s:s/w?o#r%d,+ &="
 
-// TestEveryFormOfAddress draws ways to write an address and its credentials. envoyproxy/ratelimit, which reads URLs with radix 4.1.4,
-// accepts all of them, except that it logs in to the discovered nodes of a cluster with REDIS_AUTH only. Each reaches the server, in the
-// right database, as the right user, and no password is logged.
+// TestEveryFormOfAddress draws ways to write an address and its credentials. envoyproxy/ratelimit, which reads URLs
+// with radix 4.1.4, accepts all of them, except that it logs in to the discovered nodes of a cluster with REDIS_AUTH
+// only. Each reaches the server, in the right database, as the right user, and no password is logged.
 func TestEveryFormOfAddress(t *testing.T) {
 	t.Parallel()
 	acl := strings.Fields("--user svc on >s3cret ~* &* +@all --user free on nopass ~* &* +@all")
@@ -87,8 +87,8 @@ func reach(t *rapid.T, opts redisconn.Options) goredis.UniversalClient {
 	return client
 }
 
-// drawLogin puts a user and a password into the variable, before the host of a URL, or after its question mark, with others where
-// they do not count. It returns the variable, and a function that writes an address.
+// drawLogin puts a user and a password into the variable, before the host of a URL, or after its question mark, with
+// others where they do not count. It returns the variable, and a function that writes an address.
 func drawLogin(t *rapid.T, who [2]string) (auth string, write func(addr string) string) {
 	const variable, userinfo, query = 0, 1, 2
 	places := []int{variable, userinfo, query}
@@ -170,7 +170,8 @@ func drawDatabase(t *rapid.T, text string, db int) string {
 	}
 }
 
-// drawList writes a list with one to three of the addresses, and with what does not count: gaps, and what is no address.
+// drawList writes a list with one to three of the addresses, and with what does not count: gaps, and what is no
+// address.
 func drawList(t *rapid.T, addrs []string, write func(string) string) []string {
 	addrs = rapid.Permutation(addrs).Draw(t, "order")[:rapid.IntRange(1, 3).Draw(t, "addresses")]
 	var list []string

@@ -133,8 +133,8 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// A server of the cluster may name any address as the place of a slot, and a Sentinel any as the primary. Over TLS, an address whose
-// certificate is of another authority gets no password, and no command.
+// A server of the cluster may name any address as the place of a slot, and a Sentinel any as the primary. Over TLS, an
+// address whose certificate is of another authority gets no password, and no command.
 func TestForeignAddressGetsNoPassword(t *testing.T) {
 	t.Parallel()
 	ca, foreign := redistest.NewCA(t), redistest.NewCA(t)

@@ -21,8 +21,8 @@ import (
 
 // BreakerOptions are the settings of the breakers, one per node. The zero value serves.
 type BreakerOptions struct {
-	// Silence is how long a node may send nothing while calls wait for it. Then the breaker opens and the calls fail. A slow
-	// node that sends anything keeps the breaker closed. Default 1 s.
+	// Silence is how long a node may send nothing while calls wait for it. Then the breaker opens and the calls fail. A
+	// slow node that sends anything keeps the breaker closed. Default 1 s.
 	Silence time.Duration
 
 	OpenFor time.Duration // how long an open breaker fails calls before it lets one through as a trial; default 200 ms
@@ -70,8 +70,10 @@ func (o *OpenBreakers) set(node string, open bool) {
 
 // tripBuckets are finest around the round trip of a Redis nearby.
 var tripBuckets = []time.Duration{
-	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond,
-	15 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second,
+	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond,
+	5 * time.Millisecond, 10 * time.Millisecond,
+	15 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond,
+	time.Second,
 }
 
 // breakers makes the breakers of one client's nodes. A node has metrics of its own until it leaves its cluster.
@@ -112,16 +114,20 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger, explain func(error) e
 	all := &breakers{opts: opts, measured: make(map[*breaker]struct{}), nodes: make(map[string]*nodeMetrics)}
 	metric.Register(opts.Metrics,
 		metric.Family{
-			Name: "ratelimitd_redis_breaker_open", Help: "1 while calls to the Redis node fail at once, because it does not answer.", Labels: []string{"node"},
+			Name: "ratelimitd_redis_breaker_open",
+			Help: "1 while calls to the Redis node fail at once, because it does not answer.", Labels: []string{"node"},
 			Levels: func(emit metric.Emit) {
 				for addr, n := range all.shown() {
 					emit(metric.Bool(n.open.Load()), addr)
 				}
 			},
 		},
-		metric.Counter("ratelimitd_redis_breaker_rejected_total", "Calls to Redis that failed at once, because their node does not answer.", all.rejected.Load),
+		metric.Counter("ratelimitd_redis_breaker_rejected_total",
+			"Calls to Redis that failed at once, because their node does not answer.", all.rejected.Load),
 		metric.Family{
-			Name: "ratelimitd_redis_trip_duration_seconds", Help: "Time of a round trip to a Redis node, answered or not, including the wait for a connection.", Labels: []string{"node"},
+			Name:   "ratelimitd_redis_trip_duration_seconds",
+			Help:   "Time of a round trip to a Redis node, answered or not, including the wait for a connection.",
+			Labels: []string{"node"},
 			Durations: func(emit metric.EmitDurations) {
 				for addr, n := range all.shown() {
 					emit(n.trips, addr)
@@ -150,8 +156,9 @@ func (all *breakers) newBreaker(node string) *breaker {
 	return b
 }
 
-// keep removes the metrics of nodes that a cluster's topology does not list. Otherwise the breaker of a node that has failed and
-// comes back under another address would be open until this process ends. A node gets its metrics back with its next call.
+// keep removes the metrics of nodes that a cluster's topology does not list. Otherwise the breaker of a node that has
+// failed and comes back under another address would be open until this process ends. A node gets its metrics back with
+// its next call.
 func (all *breakers) keep(topology []goredis.ClusterSlot) {
 	if all == nil {
 		return
@@ -172,8 +179,8 @@ func (all *breakers) keep(topology []goredis.ClusterSlot) {
 	}
 }
 
-// isListed reports whether a topology lists a node. The client replaces loopback addresses and port 0 in it by the address and
-// port of the node that it asked, so either stands for any.
+// isListed reports whether a topology lists a node. The client replaces loopback addresses and port 0 in it by the
+// address and port of the node that it asked, so either stands for any.
 func isListed(listed map[string]bool, node string) bool {
 	if listed[node] {
 		return true
@@ -190,11 +197,11 @@ func isListed(listed map[string]bool, node string) bool {
 	return false
 }
 
-// breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for their
-// deadlines. Calls to other nodes of a cluster continue.
+// breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for
+// their deadlines. Calls to other nodes of a cluster continue.
 //
-// It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the node
-// is alive, however late it comes.
+// It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the
+// node is alive, however late it comes.
 type breaker struct {
 	all  *breakers
 	opts *BreakerOptions
@@ -236,8 +243,8 @@ type breakerCall struct {
 	index  int // in breaker.inFlight
 }
 
-// maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half of
-// at least 20 calls in a second do too. A refused connection opens it at once.
+// maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half
+// of at least 20 calls in a second do too. A refused connection opens it at once.
 const maxFailures = 5
 
 // evidence is what a finished call shows about its node.
@@ -403,7 +410,8 @@ func (b *breaker) silentFor(now int64) time.Duration {
 	return time.Duration(now - max(b.waitingSince, b.lastByte.Load()))
 }
 
-// checkSilence opens the breaker if calls wait and the node has been silent for too long. It runs again while calls wait.
+// checkSilence opens the breaker if calls wait and the node has been silent for too long. It runs again while calls
+// wait.
 func (b *breaker) checkSilence() {
 	now := b.now()
 	b.mu.Lock()
@@ -424,8 +432,8 @@ func (b *breaker) checkSilence() {
 	b.timer.Reset(left)
 }
 
-// tripSilent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer end by
-// themselves (conn.Read). The breaker is locked.
+// tripSilent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer
+// end by themselves (conn.Read). The breaker is locked.
 func (b *breaker) tripSilent(now int64) {
 	if b.state != breakerOpen {
 		b.trip(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))
@@ -508,8 +516,8 @@ func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.
 	return err
 }
 
-// evidence returns what the error of a call shows about the node. An error that the node answers with shows that it works,
-// unless it says that the node cannot serve at present.
+// evidence returns what the error of a call shows about the node. An error that the node answers with shows that it
+// works, unless it says that the node cannot serve at present.
 func (b *breaker) evidence(ctx context.Context, took time.Duration, err error) evidence {
 	var reply goredis.Error
 	switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// While a node sends nothing, calls cost their timeout until the breaker opens. Then calls fail at once until the node answers again. The
-// login of a new connection does not count as a call.
+// While a node sends nothing, calls cost their timeout until the breaker opens. Then calls fail at once until the node
+// answers again. The login of a new connection does not count as a call.
 func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()

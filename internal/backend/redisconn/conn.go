@@ -36,7 +36,8 @@ func (c *conn) Close() error {
 
 var errRetired = errors.New("the connection was retired")
 
-// SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. With TLS it looks itself.
+// SyscallConn lets the pool see whether the other side has hung up before a call uses the connection. With TLS it looks
+// itself.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if c.generation != c.dialer.generation.Load() {
 		return nil, errRetired
@@ -77,8 +78,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	for err != nil && n == 0 && IsTimeout(err) && c.extendRead() {
 		n, err = c.Conn.Read(p)
 	}
-	if err != nil && n == 0 && IsTimeout(err) && !c.readBy.IsZero() && c.Conn.SetReadDeadline(time.Now().Add(lastRead)) == nil {
-		// The answer may have arrived long ago while this process had no CPU: a read after its deadline does not look for data.
+	if err != nil && n == 0 && IsTimeout(err) && !c.readBy.IsZero() &&
+		c.Conn.SetReadDeadline(time.Now().Add(lastRead)) == nil {
+		// The answer may have arrived long ago while this process had no CPU: a read after its deadline does not look for
+		// data.
 		n, err = c.Conn.Read(p)
 	}
 	if n > 0 {
@@ -104,8 +107,8 @@ func (c *conn) Read(p []byte) (int, error) {
 // lastRead is how long a connection is read once more after its deadline.
 const lastRead = time.Millisecond
 
-// extendRead sets the next deadline of a read whose last one has passed. It returns false if the call's time is up, or if the server has
-// sent nothing lately on any connection.
+// extendRead sets the next deadline of a read whose last one has passed. It returns false if the call's time is up, or
+// if the server has sent nothing lately on any connection.
 func (c *conn) extendRead() bool {
 	now := time.Now()
 	if c.breaker == nil || c.readBy.IsZero() || !now.Before(c.readBy) {

@@ -49,8 +49,9 @@ func TestAnswerThatIsThereIsRead(t *testing.T) {
 	}
 }
 
-// A server sends session tickets after the handshake. A connection that waits in the pool with tickets unread, because the call that needed
-// it has ended, serves the next call. Sentinels are asked with protocol 3, whose pool checks idle connections in another way.
+// A server sends session tickets after the handshake. A connection that waits in the pool with tickets unread, because
+// the call that needed it has ended, serves the next call. Sentinels are asked with protocol 3, whose pool checks idle
+// connections in another way.
 func TestSessionTickets(t *testing.T) {
 	t.Parallel()
 	ca := redistest.NewCA(t)

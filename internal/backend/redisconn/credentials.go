@@ -79,7 +79,8 @@ func (c *credentials) ofFile() account {
 	if err != nil {
 		if text := err.Error(); text != c.failure { // logged once
 			c.failure = text
-			c.log.Warn("a credentials file cannot be used: new connections to Redis log in with its last good content", "setting", c.setting, "error", err)
+			c.log.Warn("a credentials file cannot be used: new connections to Redis log in with its last good content",
+				"setting", c.setting, "error", err)
 		}
 		return c.last
 	}

@@ -22,8 +22,8 @@ type Options struct {
 	Type string
 	// URL is required. With SINGLE: host:port, the path of a unix socket, or a URL with the scheme redis, rediss (TLS) or
 	// unix. With SENTINEL: the primary's name, then sentinels, separated by commas. With CLUSTER: some nodes, separated by
-	// commas; the others are discovered. Sentinels and nodes are host:port or a URL; the first user and password in these URLs
-	// are for all sentinels, or for all nodes.
+	// commas; the others are discovered. Sentinels and nodes are host:port or a URL; the first user and password in these
+	// URLs are for all sentinels, or for all nodes.
 	URL string
 	// Network is "tcp", "tcp4", "tcp6" or "unix". It applies to SINGLE only: sentinels and clusters are reached
 	// over TCP. Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
@@ -41,29 +41,30 @@ type Options struct {
 
 	TLS TLSOptions
 
-	// Like is a client that the new one connects as: to the same servers, with the same dialer, TLS and credentials, but with connections and
-	// settings of its own. Nothing above it is used then. IsKnown tells which clients it may be. Default: none.
+	// Like is a client that the new one connects as: to the same servers, with the same dialer, TLS and credentials, but
+	// with connections and settings of its own. Nothing above it is used then. IsKnown tells which clients it may be.
+	// Default: none.
 	Like goredis.UniversalClient
 
 	// PoolSize is how many connections there may be, on a cluster to each node. Default DefaultPoolSize.
 	PoolSize int
 	// OnEmpty is what a call does when all of them are in use. WAIT (default): wait until one is free, up to the call's
-	// deadline. ERROR: fail at once. CREATE: make another one that is closed after use, up to 16 times PoolSize in all, then
-	// wait.
+	// deadline. ERROR: fail at once. CREATE: make another one that is closed after use, up to 16 times PoolSize in all,
+	// then wait.
 	OnEmpty string
-	// DialTimeout bounds how long it takes to make a connection, with its TLS handshake and its login. A call does not wait
-	// for that beyond its own deadline, and the connection serves the next call. Default DefaultTimeout. With SENTINEL at most 2 s, because
-	// it includes asking a sentinel that may be gone.
+	// DialTimeout bounds how long it takes to make a connection, with its TLS handshake and its login. A call does not
+	// wait for that beyond its own deadline, and the connection serves the next call. Default DefaultTimeout. With
+	// SENTINEL at most 2 s, because it includes asking a sentinel that may be gone.
 	DialTimeout time.Duration
 
 	Connections *Connections // counts the connections; nil: not counted
 
-	// Lanes is how many of the connections to a single server are for single calls, and not in the client's pool: see LanesOf. One
-	// connection is always left for the pool.
+	// Lanes is how many of the connections to a single server are for single calls, and not in the client's pool: see
+	// LanesOf. One connection is always left for the pool.
 	Lanes int
 
-	// Breaker gives every node a breaker: while a node does not answer, calls to it fail at once instead of waiting until their
-	// time is up. nil: none.
+	// Breaker gives every node a breaker: while a node does not answer, calls to it fail at once instead of waiting until
+	// their time is up. nil: none.
 	Breaker *BreakerOptions
 
 	Logger *slog.Logger // default slog.Default()
@@ -84,23 +85,24 @@ const (
 const (
 	createFactor = 16 // OnEmpty CREATE makes up to this many times PoolSize connections
 
-	// topologyTimeout is how long a sentinel, or a node that is asked for a cluster's slots, may take before the next one is asked.
+	// topologyTimeout is how long a sentinel, or a node that is asked for a cluster's slots, may take before the next one
+	// is asked.
 	topologyTimeout     = 500 * time.Millisecond
 	sentinelDialTimeout = 2 * time.Second // the library has no other bound on dialling sentinels
 
 	// callTimeout bounds a call without a deadline, unless Options.DialTimeout is longer.
 	callTimeout = 5 * time.Second
 
-	// reloadInterval is how often a cluster's topology is asked for without a reason, to notice nodes that no call is sent to. It
-	// is asked for at once when a node answers that a slot has moved, or does not answer.
+	// reloadInterval is how often a cluster's topology is asked for without a reason, to notice nodes that no call is sent
+	// to. It is asked for at once when a node answers that a slot has moved, or does not answer.
 	reloadInterval = 10 * time.Second
 
 	// maxRedirects is how often a call follows a slot that has moved or is moving. One migration needs two at most.
 	maxRedirects = 3
 )
 
-// Dial returns a client. It does not connect yet: connections are made when they are needed, and again after they broke. Commands go
-// to primaries only.
+// Dial returns a client. It does not connect yet: connections are made when they are needed, and again after they
+// broke. Commands go to primaries only.
 //
 // The client never sends a command again that may have been executed. It follows a cluster's redirections, and may
 // try again if no connection could be made.
@@ -118,7 +120,8 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 		return nil, err
 	}
 	for _, note := range where.notes {
-		opts.Logger.Warn("a part of this setting is ignored, or may be a mistake", "setting", opts.setting("URL"), "hint", note)
+		opts.Logger.Warn("a part of this setting is ignored, or may be a mistake", "setting", opts.setting("URL"), "hint",
+			note)
 	}
 	d := &dialer{timeout: opts.DialTimeout, connections: opts.Connections, settings: opts.Settings}
 	d.onNoAnswer = atMostEvery(10*time.Second, func() {
@@ -129,10 +132,12 @@ func Dial(opts Options) (goredis.UniversalClient, error) {
 			return nil, err
 		}
 	} else if opts.TLS != (TLSOptions{}) {
-		opts.Logger.Warn(fmt.Sprintf("%[1]s_ settings are not used, because %[1]s is not true: connections to Redis are not encrypted", opts.setting("TLS")))
+		opts.Logger.Warn(fmt.Sprintf("%[1]s_ settings are not used, because %[1]s is not true: connections to Redis are "+
+			"not encrypted", opts.setting("TLS")))
 	}
 	if opts.SentinelAuth != "" && where.kind != sentinel {
-		opts.Logger.Warn(fmt.Sprintf("%s is not used, because %s is %s", opts.setting("SENTINEL_AUTH"), opts.setting("TYPE"), where.kind))
+		opts.Logger.Warn(fmt.Sprintf("%s is not used, because %s is %s", opts.setting("SENTINEL_AUTH"), opts.setting("TYPE"),
+			where.kind))
 	}
 	pool, err := opts.pool()
 	if err != nil {
@@ -186,9 +191,10 @@ func (o *Options) wrong(setting, format string, args ...any) error {
 
 // poolOptions are what the client library needs to know about its pool of connections.
 type poolOptions struct {
-	size    int            // most connections in use
-	keep    int            // most that are kept; 0: as many as may be in use
-	timeout time.Duration  // how long a call waits for a free one; 0: the library's default, which is longer than any sensible deadline
+	size int // most connections in use
+	keep int // most that are kept; 0: as many as may be in use
+	// how long a call waits for a free one; 0: the library's default, which is longer than any sensible deadline
+	timeout time.Duration
 	dial    time.Duration  // to make one
 	probes  func() *probes // for the connections to one server
 }
@@ -207,14 +213,15 @@ func (o *Options) pool() (poolOptions, error) {
 	return p, nil
 }
 
-// The clients below leave out what no command of ours needs: RESP3 and its features, CLIENT SETINFO, and a second pool for
-// pipelines. Each would cost a round trip or a check per connection or call.
+// The clients below leave out what no command of ours needs: RESP3 and its features, CLIENT SETINFO, and a second pool
+// for pipelines. Each would cost a round trip or a check per connection or call.
 
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all *breakers, lanes int) goredis.UniversalClient {
+func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all *breakers,
+	lanes int) goredis.UniversalClient {
 	b := all.newBreaker(where.hosts[0])
 	h := hook{retire: d.retire, unanswered: d.explain, login: &login{auth, where.db}, breaker: b, probes: p.probes()}
 	lanes = max(min(lanes, p.size-1), 0)
@@ -246,7 +253,8 @@ func dialSingle(where address, auth *credentials, p poolOptions, d *dialer, all 
 	return &laned{c, l}
 }
 
-func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer, all *breakers) goredis.UniversalClient {
+func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions, d *dialer,
+	all *breakers) goredis.UniversalClient {
 	who := split(opts.SentinelAuth).or(where.account)
 	timeout := min(p.dial, sentinelDialTimeout)
 	d.timeout, d.moves = timeout, true
@@ -270,9 +278,11 @@ func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions
 	})
 	b := all.newBreaker(c.Options().Addr)
 	undialled := func(err error) error { return opts.ofSentinels(where, err) }
-	c.AddHook(hook{undialled: undialled, login: &login{auth: auth}, breaker: b}) // the pool dials with the hooks of the original
-	calls := c.WithTimeout(max(callTimeout, p.dial))                             // calls are made with the hooks of the copy
-	calls.AddHook(hook{retire: d.retire, unanswered: d.explain, pollSentinels: pollSentinels(c.Options().Dialer), warmup: &warmup{client: calls}, probes: p.probes()})
+	// the pool dials with the hooks of the original
+	c.AddHook(hook{undialled: undialled, login: &login{auth: auth}, breaker: b})
+	calls := c.WithTimeout(max(callTimeout, p.dial)) // calls are made with the hooks of the copy
+	calls.AddHook(hook{retire: d.retire, unanswered: d.explain, pollSentinels: pollSentinels(c.Options().Dialer),
+		warmup: &warmup{client: calls}, probes: p.probes()})
 	b.install(calls)
 	return calls
 }
@@ -285,7 +295,8 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 			node := goredis.NewClient(o)
 			// A node that has become a replica redirects calls: its connections need not be retired.
 			b := all.newBreaker(o.Addr)
-			node.AddHook(hook{unanswered: d.explain, topologyTimeout: topologyTimeout, topology: all.keep, host: hostOf(o.Addr), login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
+			node.AddHook(hook{unanswered: d.explain, topologyTimeout: topologyTimeout, topology: all.keep, host: hostOf(o.Addr),
+				login: &login{auth: auth}, warmup: &warmup{client: node}, breaker: b, probes: p.probes()})
 			b.install(node)
 			return node
 		},
@@ -307,15 +318,16 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 		MaintNotificationsConfig:   noMaintenance(),
 		PipelinePoolSize:           -1,
 	})
-	// The library asks for the topology when a node answers that a slot has moved. It does not when a node is gone (calls would
-	// go there until the next interval, long after a replica has taken its place), nor when the first call has too
+	// The library asks for the topology when a node answers that a slot has moved. It does not when a node is gone (calls
+	// would go there until the next interval, long after a replica has taken its place), nor when the first call has too
 	// little time for it.
 	d.onBroken = atMostEvery(100*time.Millisecond, func() { c.ReloadState(context.Background()) })
 	return c
 }
 
-// LogTo sends the client library's log (mostly dials that failed) to a logger, at level debug: while Redis is gone there may be
-// a line per call. By default the library writes to standard error. LogTo acts on the whole process; call it before the first Dial.
+// LogTo sends the client library's log (mostly dials that failed) to a logger, at level debug: while Redis is gone
+// there may be a line per call. By default the library writes to standard error. LogTo acts on the whole process; call
+// it before the first Dial.
 func LogTo(l *slog.Logger) { goredis.SetLogger(clientLog{l}) }
 
 type clientLog struct{ *slog.Logger }

@@ -482,8 +482,8 @@ func TestRestartIsNoticed(t *testing.T) {
 	}
 }
 
-// relay is an address that leads to one server and then to another, as the address of a service does after a failover. Open
-// connections keep their server.
+// relay is an address that leads to one server and then to another, as the address of a service does after a failover.
+// Open connections keep their server.
 type relay struct {
 	net.Listener
 	to    atomic.Value

@@ -15,12 +15,13 @@ import (
 )
 
 const (
-	// handshakeWarning is how long a server may leave a TLS handshake unanswered before that is logged and a cluster's topology
-	// is read again. A Redis without TLS never answers: it waits for the rest of what it takes for a command.
+	// handshakeWarning is how long a server may leave a TLS handshake unanswered before that is logged and a cluster's
+	// topology is read again. A Redis without TLS never answers: it waits for the rest of what it takes for a command.
 	handshakeWarning = 500 * time.Millisecond
 
-	// attemptTimeout is how long a server may take to accept a connection before another attempt is made. The system itself asks a
-	// machine that does not answer less and less often, so it would notice seconds late that the machine is back.
+	// attemptTimeout is how long a server may take to accept a connection before another attempt is made. The system
+	// itself asks a machine that does not answer less and less often, so it would notice seconds late that the machine is
+	// back.
 	attemptTimeout = 500 * time.Millisecond
 )
 
@@ -112,8 +113,8 @@ func (d *dialer) explain(err error) error {
 
 func (d *dialer) advice(text string) string { return strings.ReplaceAll(text, "{}", d.settings) }
 
-// watchHandshake reports a TLS handshake that is left without an answer, again and again until answered is closed. A cluster may replace a
-// node that hangs long before the connect timeout.
+// watchHandshake reports a TLS handshake that is left without an answer, again and again until answered is closed. A
+// cluster may replace a node that hangs long before the connect timeout.
 func (d *dialer) watchHandshake(answered <-chan struct{}) {
 	tick := time.NewTicker(handshakeWarning)
 	defer tick.Stop()
@@ -135,7 +136,8 @@ func (d *dialer) watchHandshake(answered <-chan struct{}) {
 
 // reach connects to a server. While no address answers it tries again.
 func (d *dialer) reach(ctx context.Context, network, addr string) (net.Conn, error) {
-	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	system := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second,
+		Interval: 5 * time.Second, Count: 3}}
 	addrs := []string{addr}
 	if overTCP(network) {
 		host, port, err := net.SplitHostPort(addr)

@@ -26,14 +26,15 @@ func IsTimeout(err error) bool {
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// IsTooLarge reports whether a call failed because its answer is larger than a connection accepts: the caller may ask for less at once.
+// IsTooLarge reports whether a call failed because its answer is larger than a connection accepts: the caller may ask
+// for less at once.
 func IsTooLarge(err error) bool {
 	_, ok := errors.AsType[tooLarge](err)
 	return ok
 }
 
-// ioError replaces the error of a connection that has been in use. It hides the cause: the client library sends a command again
-// after some errors, but nobody knows whether Redis has executed what was sent.
+// ioError replaces the error of a connection that has been in use. It hides the cause: the client library sends a
+// command again after some errors, but nobody knows whether Redis has executed what was sent.
 func ioError(err error) error {
 	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
 		return timeoutError{err.Error()}
@@ -73,8 +74,8 @@ func (serverError) RedisError() {}
 // maxErrorText bounds what is kept of an error's text, in bytes: a server chooses it.
 const maxErrorText = 512
 
-// presentable returns an error without the arguments that Redis repeats, and with the beginning of its text if that is long. The text of an
-// error of Redis is its cause, so a cut one is another error.
+// presentable returns an error without the arguments that Redis repeats, and with the beginning of its text if that is
+// long. The text of an error of Redis is its cause, so a cut one is another error.
 func presentable(err error) error {
 	text, cut := cutArguments(err.Error())
 	if len(text) <= maxErrorText && !cut {
@@ -99,7 +100,8 @@ func (e shortened) Error() string { return e.text }
 
 func (e shortened) Unwrap() error { return e.err }
 
-// cutArguments removes what Redis repeats of a command that it does not know. That may be a password, if AUTH or HELLO is the command.
+// cutArguments removes what Redis repeats of a command that it does not know. That may be a password, if AUTH or HELLO
+// is the command.
 func cutArguments(text string) (rest string, cut bool) {
 	rest, _, cut = strings.Cut(text, "with args beginning with")
 	return strings.TrimRight(rest, ", "), cut

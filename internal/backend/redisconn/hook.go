@@ -9,7 +9,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// hook stands between the client and its connections, and does what the library has no setting for. Every field may be empty.
+// hook stands between the client and its connections, and does what the library has no setting for. Every field may be
+// empty.
 type hook struct {
 	login           *login                      // part of dialling; nil: connections are not dialled with this hook
 	breaker         *breaker                    // learns when bytes arrive on connections
@@ -20,8 +21,9 @@ type hook struct {
 	warmup          *warmup                     // makes a connection for later calls
 	probes          *probes                     // no call fails because of these
 	retire          func()                      // called when the server is not the primary any more
-	undialled       func(error) error           // adds advice to the error of a connection that could not be made; nil: none
-	unanswered      func(error) error           // adds advice to the error of a call without an answer; nil: none
+	// adds advice to the error of a connection that could not be made; nil: none
+	undialled  func(error) error
+	unanswered func(error) error // adds advice to the error of a call without an answer; nil: none
 }
 
 // DialHook wraps the dialling of each connection to a server that counts; sentinels are dialled without it.
@@ -69,7 +71,10 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		var err error
 		if topology {
-			err = h.probes.runProbe(ctx, cmd, func(ctx context.Context, _ goredis.Cmder) error { return readSlots(ctx, slots, h.host, next) })
+			err = h.probes.runProbe(ctx, cmd, func(ctx context.Context,
+				_ goredis.Cmder) error {
+				return readSlots(ctx, slots, h.host, next)
+			})
 		} else if isProbe(ctx) {
 			err = h.probes.runProbe(ctx, cmd, next)
 		} else {

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// A server answers every command with bytes that no Redis sends. Every kind of client fails at once, keeps no more than a few megabytes, and
-// says in a short text what was wrong.
+// A server answers every command with bytes that no Redis sends. Every kind of client fails at once, keeps no more than
+// a few megabytes, and says in a short text what was wrong.
 func TestHostileAnswers(t *testing.T) {
 	ca := redistest.NewCA(t)
 	secure := ca.Server(ca.Issue(t, "127.0.0.1"), false)

@@ -8,12 +8,13 @@ import (
 
 var errUnasked = errors.New("the server sent data that no call asked for")
 
-// checkIdle returns an error if an idle TLS connection cannot serve a call: the server has hung up, or has sent data that no call asked for.
+// checkIdle returns an error if an idle TLS connection cannot serve a call: the server has hung up, or has sent data
+// that no call asked for.
 //
-// The client library would look at the socket itself. Under TLS the socket may hold session tickets, which a server sends after the
-// handshake. The library takes them for a push message (in pools of sentinels) and waits for the rest of it, without a deadline and with a
-// lock held: no connection would be made any more. Other pools would close the connection. So checkIdle reads the tickets, and the library
-// gets no socket to look at.
+// The client library would look at the socket itself. Under TLS the socket may hold session tickets, which a server
+// sends after the handshake. The library takes them for a push message (in pools of sentinels) and waits for the rest
+// of it, without a deadline and with a lock held: no connection would be made any more. Other pools would close the
+// connection. So checkIdle reads the tickets, and the library gets no socket to look at.
 func (c *conn) checkIdle() error {
 	waiting, err := unread(c.socket)
 	if err != nil || !waiting {
@@ -33,7 +34,8 @@ func (c *conn) checkIdle() error {
 	return c.Conn.SetReadDeadline(time.Time{})
 }
 
-// alive stands in for the socket of an idle connection that checkIdle has found usable. The library finds nothing to read in it.
+// alive stands in for the socket of an idle connection that checkIdle has found usable. The library finds nothing to
+// read in it.
 type alive struct{}
 
 // Control implements syscall.RawConn.

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// A node that sends nothing opens its breaker, however rare calls are. A call that does not wait long enough for an answer proves nothing about
-// a node, neither that it fails nor that it works again.
+// A node that sends nothing opens its breaker, however rare calls are. A call that does not wait long enough for an
+// answer proves nothing about a node, neither that it fails nor that it works again.
 func TestPatientAndImpatientCallers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -39,8 +39,8 @@ func TestPatientAndImpatientCallers(t *testing.T) {
 			t.Fatalf("%d calls in a row without an answer did not open the breaker", waited)
 		}
 	}
-	// If the machine stalls, a call of 2 ms may take as long as a patient one, or the breaker may let a second trial through. Such an attempt
-	// shows nothing and is repeated.
+	// If the machine stalls, a call of 2 ms may take as long as a patient one, or the breaker may let a second trial
+	// through. Such an attempt shows nothing and is repeated.
 	for range 10 {
 		<-time.After(openFor)
 		took, rejected := call(2 * time.Millisecond)

@@ -12,11 +12,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Lanes are connections to one server for single commands. The goroutine that sends a command reads its answer. The client library's way
-// there, through its pool, costs more CPU than the rest of a decision.
+// Lanes are connections to one server for single commands. The goroutine that sends a command reads its answer. The
+// client library's way there, through its pool, costs more CPU than the rest of a decision.
 //
-// A lane never makes a caller wait for anything but the answer: no call dials, or waits for another call. A call that finds no free lane
-// uses the client. The connections of lanes count as connections of the client's pool.
+// A lane never makes a caller wait for anything but the answer: no call dials, or waits for another call. A call that
+// finds no free lane uses the client. The connections of lanes count as connections of the client's pool.
 //
 // A nil *Lanes has none.
 type Lanes struct {
@@ -146,8 +146,9 @@ func (n *Lane) drop() {
 // Release makes the lane free for others.
 func (n *Lane) Release() { n.lanes.free <- n }
 
-// Do sends the bytes of one command, and returns the text that Redis answers with. The text is read into room, and must fit. The call ends at
-// the deadline, and when ctx is cancelled. The command is never sent again. Redis may have executed it, unless the error is one of Redis.
+// Do sends the bytes of one command, and returns the text that Redis answers with. The text is read into room, and must
+// fit. The call ends at the deadline, and when ctx is cancelled. The command is never sent again. Redis may have
+// executed it, unless the error is one of Redis.
 func (n *Lane) Do(ctx context.Context, deadline time.Time, command, room []byte) ([]byte, error) {
 	b := n.lanes.hook.breaker
 	if err := b.admit(&n.call); err != nil {

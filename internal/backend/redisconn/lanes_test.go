@@ -44,7 +44,8 @@ func do(ctx context.Context, t testing.TB, client goredis.UniversalClient, withi
 	return string(answer), err
 }
 
-// Texts of any length arrive in full, errors of Redis leave the connection open, and its user and password, and its database, are used.
+// Texts of any length arrive in full, errors of Redis leave the connection open, and its user and password, and its
+// database, are used.
 func TestLanes(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t, "--user", "counter", "on", ">"+secret, "~*", "+@all")

@@ -30,17 +30,21 @@ func (o *Options) dialLike() (goredis.UniversalClient, error) {
 		if d.own = of.Dialer; d.own == nil {
 			d.own = goredis.NewDialer(&goredis.Options{TLSConfig: of.TLSConfig, DialTimeout: pool.dial})
 		}
-		login := &credentials{given: givenBy(of.Username, of.Password, of.CredentialsProvider, of.CredentialsProviderContext, of.StreamingCredentialsProvider)}
+		login := &credentials{given: givenBy(of.Username, of.Password, of.CredentialsProvider, of.CredentialsProviderContext,
+			of.StreamingCredentialsProvider)}
 		return dialCluster(address{kind: cluster, hosts: of.Addrs}, login, pool, d, all), nil
 	}
 	of := o.Like.(*goredis.Client).Options()
 	d.own = of.Dialer
-	login := &credentials{given: givenBy(of.Username, of.Password, of.CredentialsProvider, of.CredentialsProviderContext, of.StreamingCredentialsProvider)}
-	return dialSingle(address{kind: single, network: of.Network, hosts: []string{of.Addr}, db: of.DB}, login, pool, d, all, o.Lanes), nil
+	login := &credentials{given: givenBy(of.Username, of.Password, of.CredentialsProvider, of.CredentialsProviderContext,
+		of.StreamingCredentialsProvider)}
+	return dialSingle(address{kind: single, network: of.Network, hosts: []string{of.Addr}, db: of.DB}, login, pool, d, all,
+		o.Lanes), nil
 }
 
 // givenBy returns what new connections log in with, in the order of the client library.
-func givenBy(user, password string, provider func() (string, string), within func(context.Context) (string, string, error),
+func givenBy(user, password string, provider func() (string, string),
+	within func(context.Context) (string, string, error),
 	streaming auth.StreamingCredentialsProvider) func(context.Context) (account, error) {
 	return func(ctx context.Context) (account, error) {
 		switch {

@@ -61,8 +61,8 @@ func TestLoginHangs(t *testing.T) {
 	redistest.Eventually(t, "a call to work", func(ctx context.Context) error { return c.Ping(ctx).Err() })
 }
 
-// The sentinel that the client is subscribed to hangs while the others fail over in good order. The former primary takes writes for
-// some ten seconds more.
+// The sentinel that the client is subscribed to hangs while the others fail over in good order. The former primary
+// takes writes for some ten seconds more.
 func TestSwitchIsMissed(t *testing.T) {
 	t.Parallel()
 	w := redistest.StartWatched(t, redistest.Setup{})

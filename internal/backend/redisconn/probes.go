@@ -11,15 +11,17 @@ import (
 
 type probeKey struct{}
 
-// Probe marks a command as one that this replica sends on its own behalf, such as a ping or a heartbeat: no call fails because a probe
-// has the last connection. A ping that is marked passes the breaker, because it asks whether Redis is there.
+// Probe marks a command as one that this replica sends on its own behalf, such as a ping or a heartbeat: no call fails
+// because a probe has the last connection. A ping that is marked passes the breaker, because it asks whether Redis is
+// there.
 func Probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
 
 func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
 
-// probes lets probes use the connections of calls where calls fail at once if none is free (POOL_ON_EMPTY_BEHAVIOR=ERROR). A call that
-// finds no connection while a probe has one waits until the probe ends, within the call's time, and tries again: without the probe it
-// would have had a connection. A nil *probes does nothing.
+// probes lets probes use the connections of calls where calls fail at once if none is free
+// (POOL_ON_EMPTY_BEHAVIOR=ERROR). A call that finds no connection while a probe has one waits until the probe ends,
+// within the call's time, and tries again: without the probe it would have had a connection. A nil *probes does
+// nothing.
 type probes struct {
 	served atomic.Uint64 // probes that have ended and had a connection
 
@@ -66,7 +68,8 @@ func (p *probes) runCall(ctx context.Context, cmd goredis.Cmder, send goredis.Pr
 	}
 }
 
-// await waits until more probes than served have ended that had a connection. It returns false if none is in flight, or the time is up.
+// await waits until more probes than served have ended that had a connection. It returns false if none is in flight, or
+// the time is up.
 func (p *probes) await(ctx context.Context, served uint64) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()

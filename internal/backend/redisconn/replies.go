@@ -7,22 +7,23 @@ import (
 	"sync/atomic"
 )
 
-// What a server may send. The client library believes the lengths that a server announces: it allocates the bytes of a text and the
-// elements of an array before they arrive, and it calls itself for every array within an array.
+// What a server may send. The client library believes the lengths that a server announces: it allocates the bytes of a
+// text and the elements of an array before they arrive, and it calls itself for every array within an array.
 const (
-	maxText     = 16 << 20 // bytes of one text
-	maxAnswer   = 32 << 20 // bytes between two commands; a pipeline is one command
-	maxElements = 1 << 20  // elements of arrays, maps and sets between two commands; the topology of a cluster has up to 300,000
+	maxText   = 16 << 20 // bytes of one text
+	maxAnswer = 32 << 20 // bytes between two commands; a pipeline is one command
+	// elements of arrays, maps and sets between two commands; the topology of a cluster has up to 300,000
+	maxElements = 1 << 20
 	maxDepth    = 16       // arrays within arrays; the topology of a cluster and the entries of streams have 5
 	maxLine     = 64 << 10 // bytes of a line: an error, a status, a number
 )
 
-// replies follows the framing of what a server sends (RESP2 and RESP3) and rejects what is out of bounds before the client library sees it.
-// It looks at the first line of each element only: the bytes of texts are skipped. What is not RESP passes, within the same bounds, because
-// the client library's error says what was sent.
+// replies follows the framing of what a server sends (RESP2 and RESP3) and rejects what is out of bounds before the
+// client library sees it. It looks at the first line of each element only: the bytes of texts are skipped. What is not
+// RESP passes, within the same bounds, because the client library's error says what was sent.
 //
-// The client library closes a connection after anything that it cannot parse. So it always begins to read where replies sees the beginning
-// of an element, and no length passes as a part of something else.
+// The client library closes a connection after anything that it cannot parse. So it always begins to read where replies
+// sees the beginning of an element, and no length passes as a part of something else.
 type replies struct {
 	asked atomic.Bool // a command was written since the last bytes arrived
 

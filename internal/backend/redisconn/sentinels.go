@@ -14,10 +14,10 @@ const (
 	sentinelPollTimeout = 3 * time.Second
 )
 
-// pollSentinels returns a function that asks sentinels in the background which server is primary, if it is time. Sentinels
-// publish a change, but the client subscribes to only one of them, and that one may hang or be gone. After a planned failover the
-// former primary accepts writes for some ten seconds more: a client that missed the news would count there in vain. dial asks
-// sentinels, closes the connections to a former primary, and dials.
+// pollSentinels returns a function that asks sentinels in the background which server is primary, if it is time.
+// Sentinels publish a change, but the client subscribes to only one of them, and that one may hang or be gone. After a
+// planned failover the former primary accepts writes for some ten seconds more: a client that missed the news would
+// count there in vain. dial asks sentinels, closes the connections to a former primary, and dials.
 func pollSentinels(dial goredis.DialHook) func() {
 	return atMostEvery(sentinelPollEvery, func() {
 		go func() {

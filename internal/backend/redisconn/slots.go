@@ -11,8 +11,8 @@ import (
 
 var errSlots = errors.New("the answer to CLUSTER SLOTS is malformed")
 
-// readSlots asks a node for the slots of its cluster. A node without an address for clients has no host there: nil, an empty text, or "?". These
-// stand for the host that was asked, but the library fails with nil, and dials the others.
+// readSlots asks a node for the slots of its cluster. A node without an address for clients has no host there: nil, an
+// empty text, or "?". These stand for the host that was asked, but the library fails with nil, and dials the others.
 func readSlots(ctx context.Context, cmd *goredis.ClusterSlotsCmd, asked string, send goredis.ProcessHook) error {
 	answer := goredis.NewSliceCmd(ctx, cmd.Args()...)
 	err := send(ctx, answer)

@@ -20,15 +20,18 @@ type TLSOptions struct {
 }
 
 // tlsSettings are the settings of the files, by the field of tlsfiles.Options. There is one set for all Redis.
-var tlsSettings = map[string]string{"CA": "REDIS_TLS_CACERT", "Cert": "REDIS_TLS_CLIENT_CERT", "Key": "REDIS_TLS_CLIENT_KEY"}
+var tlsSettings = map[string]string{"CA": "REDIS_TLS_CACERT", "Cert": "REDIS_TLS_CLIENT_CERT",
+	"Key": "REDIS_TLS_CLIENT_KEY"}
 
 // openTLS reads the files for the first time.
 func openTLS(o *Options) (*tlsfiles.Files, error) {
 	switch {
 	case o.TLS.ClientCert != "" && o.TLS.ClientKey == "":
-		return nil, &SettingError{tlsSettings["Cert"], fmt.Errorf("is set, but %s is not: set both or none", tlsSettings["Key"])}
+		return nil, &SettingError{tlsSettings["Cert"], fmt.Errorf("is set, but %s is not: set both or none",
+			tlsSettings["Key"])}
 	case o.TLS.ClientCert == "" && o.TLS.ClientKey != "":
-		return nil, &SettingError{tlsSettings["Key"], fmt.Errorf("is set, but %s is not: set both or none", tlsSettings["Cert"])}
+		return nil, &SettingError{tlsSettings["Key"], fmt.Errorf("is set, but %s is not: set both or none",
+			tlsSettings["Cert"])}
 	}
 	files, err := tlsfiles.Load(tlsfiles.Options{
 		Use: o.Settings, Cert: o.TLS.ClientCert, Key: o.TLS.ClientKey, CA: o.TLS.CACert, OnlyCA: true,

@@ -302,7 +302,8 @@ func failsOver(t *testing.T, c *redistest.Cluster, client goredis.UniversalClien
 	l.more(t, 20)
 }
 
-// The first call has to ask for the topology and to connect twice. If it has too little time, one of the next calls succeeds.
+// The first call has to ask for the topology and to connect twice. If it has too little time, one of the next calls
+// succeeds.
 func TestClusterInLittleTime(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})

@@ -9,9 +9,9 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// warmup makes a connection after a call that timed out. A call that waits for its connection may have too little time left for its
-// answer, and the connection is closed with it. If Redis is far away that would happen to every call. A ping has the time, and leaves its
-// connection to the next call. A nil *warmup does nothing.
+// warmup makes a connection after a call that timed out. A call that waits for its connection may have too little time
+// left for its answer, and the connection is closed with it. If Redis is far away that would happen to every call. A
+// ping has the time, and leaves its connection to the next call. A nil *warmup does nothing.
 type warmup struct {
 	client *goredis.Client
 	busy   atomic.Bool

@@ -1,13 +1,15 @@
 // Package scripts holds the Lua that runs inside Redis.
 //
-// A script is put together from head.lua, states.lua, one part for each Shape of counter that the call uses, and one of: one.lua
-// (for one take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and written.lua. A script for one
-// take reads before states.lua (one_read.lua), and returns there if it is the usual take of a fixed window (fixed_usual.lua). If some takes concern reservations, holds.lua, holds_open.lua and holds_written.lua replace written.lua, and
-// each part includes the code after its line "For scripts with reservations". So a call loads no code that it does not use. The comment at
-// the top of each file describes its arguments and its reply. Package redis packs the arguments and reads the reply.
+// A script is put together from head.lua, states.lua, one part for each Shape of counter that the call uses, and one
+// of: one.lua (for one take), each.lua (for takes that do not affect each other), or many.lua with votes.lua and
+// written.lua. A script for one take reads before states.lua (one_read.lua), and returns there if it is the usual take
+// of a fixed window (fixed_usual.lua). If some takes concern reservations, holds.lua, holds_open.lua and
+// holds_written.lua replace written.lua, and each part includes the code after its line "For scripts with
+// reservations". So a call loads no code that it does not use. The comment at the top of each file describes its
+// arguments and its reply. Package redis packs the arguments and reads the reply.
 //
-// The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in backendtest
-// compares the two step by step.
+// The pure functions of package backend define what happens to a counter, and the scripts do the same. The suite in
+// backendtest compares the two step by step.
 //
 // The scripts need Redis 6.2 or a compatible server: SET with PXAT, and Lua's struct library. They call no
 // deprecated command, touch no key that is not in KEYS, and read the clock once. All functions may be called
@@ -83,8 +85,8 @@ type Script struct {
 	routed atomic.Pointer[Script]
 }
 
-// Routed returns the script with one more key, before the others: the counter that they belong to. A proxy sends a script to the server
-// of its first key.
+// Routed returns the script with one more key, before the others: the counter that they belong to. A proxy sends a
+// script to the server of its first key.
 func (s *Script) Routed() *Script {
 	return made(&s.routed, func() string { return "table.remove(KEYS, 1)\n" + s.Text })
 }
@@ -112,8 +114,8 @@ func (s Set) AskAgain() bool { return s&(Of(Log)|Of(InFlight)|Of(Lyft)|Of(Penalt
 // Many returns the script for takes of these shapes.
 func Many(s Set) *Script { return made(&many[s], func() string { return assemble(s, ofMany) }) }
 
-// Reservations returns the script for takes of these shapes, of which some concern reservations. If a list of reservations is large or
-// becomes large, it asks for another call, with the script for large lists.
+// Reservations returns the script for takes of these shapes, of which some concern reservations. If a list of
+// reservations is large or becomes large, it asks for another call, with the script for large lists.
 func Reservations(s Set, large bool) *Script {
 	if large {
 		return made(&largeReservations[s], func() string { return assemble(s, ofLargeReservations) })
@@ -201,7 +203,8 @@ func assemble(set Set, k kind) string {
 			b.WriteString(p.source(false))
 			continue
 		}
-		fmt.Fprintf(&b, "do\n%sREAD[%d], TRY[%[2]d], WRITE[%[2]d], NEARER[%[2]d] = read, try, write, nearer\n", p.source(false), p.shape)
+		fmt.Fprintf(&b, "do\n%sREAD[%d], TRY[%[2]d], WRITE[%[2]d], NEARER[%[2]d] = read, try, write, nearer\n",
+			p.source(false), p.shape)
 		if adjust := p.source(true); k >= ofReservations && adjust != "" {
 			fmt.Fprintf(&b, "%sADJUST[%d] = adjust\n", adjust, p.shape)
 		}
@@ -213,9 +216,11 @@ func assemble(set Set, k kind) string {
 	case ofEach:
 		b.WriteString("local counters, read_keys = #KEYS, #KEYS\n" + source("values.lua") + source("each.lua"))
 	case ofMany:
-		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" + source("values.lua") + source("many.lua") + source("votes.lua") + source("written.lua"))
+		b.WriteString("local counters, read_keys, from, to = #KEYS, #KEYS, 9, #packed\n" +
+			source("values.lua") + source("many.lua") + source("votes.lua") + source("written.lua"))
 	case ofReservations, ofLargeReservations:
-		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + book_count\n" + source("values.lua") + source("many.lua") + source("holds.lua") +
+		b.WriteString("local counters, book_count = struct.unpack('<I2I2', ARGV[2])\nlocal read_keys = counters + " +
+			"book_count\n" + source("values.lua") + source("many.lua") + source("holds.lua") +
 			"local function decide(packed, from, to)\n" + source("votes.lua") + "end\n" + source("holds_open.lua"))
 		if k == ofLargeReservations {
 			b.WriteString(source("holds_large.lua"))
@@ -225,7 +230,8 @@ func assemble(set Set, k kind) string {
 	return b.String()
 }
 
-// source returns the code of this part that every script includes, or the code that only scripts with reservations include.
+// source returns the code of this part that every script includes, or the code that only scripts with reservations
+// include.
 func (p *part) source(reservations bool) string {
 	var b strings.Builder
 	for _, file := range p.files {

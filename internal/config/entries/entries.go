@@ -26,7 +26,8 @@ func Parse(s string) ([]descriptor.Entry, error) {
 		case key == "":
 			return fmt.Errorf("a value without a key: %s", yamlform.Quote("="+value))
 		case !found:
-			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", yamlform.Quote(key), yamlform.Clip(key), yamlform.Clip(key))
+			return fmt.Errorf("%s has no value: write `%s=value`, or `%s=` for an empty one", yamlform.Quote(key),
+				yamlform.Clip(key), yamlform.Clip(key))
 		}
 		all = append(all, descriptor.Entry{Key: key, Value: value})
 		return nil

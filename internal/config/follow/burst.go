@@ -2,9 +2,10 @@ package follow
 
 import "time"
 
-// A reload waits until nothing has changed for quietFor, but at most atMost after the first change. So the writes, renames
-// and mode changes of an editor are one change, and a program that never stops writing does not prevent the other files from
-// being read. After a write to a file the wait is grownFor, because a program that writes a file in place may pause.
+// A reload waits until nothing has changed for quietFor, but at most atMost after the first change. So the writes,
+// renames and mode changes of an editor are one change, and a program that never stops writing does not prevent the
+// other files from being read. After a write to a file the wait is grownFor, because a program that writes a file in
+// place may pause.
 const (
 	quietFor = 100 * time.Millisecond
 	grownFor = 400 * time.Millisecond

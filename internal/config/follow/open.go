@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Open applies the rules of a directory, and returns the work that follows its files. Unless some rules are fixed, it is an error if no
-// file can be used.
+// Open applies the rules of a directory, and returns the work that follows its files. Unless some rules are fixed, it
+// is an error if no file can be used.
 func Open(o config.Options, apply func(config.Result)) (work func(context.Context) error, err error) {
 	f := config.NewFolder(o)
 	result, err := f.Load()

@@ -11,7 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
-// paths watches every directory in which a change could make a look find something else. It is the config.Seen of the looks.
+// paths watches every directory in which a change could make a look find something else. It is the config.Seen of the
+// looks.
 //
 // Only directories are watched: a watch on a file would be lost with every rename over it.
 type paths struct {

@@ -93,8 +93,8 @@ func (w *watched) untilRequests(domain string, n int) int {
 	return w.until(fmt.Sprintf("%d requests in domain %s", n, domain), func(r config.Result) bool { return requests(r.Tree, domain) == n })
 }
 
-// once makes a change and checks that it leads to exactly one result, the wanted one. If a busy machine delays the change
-// for longer than a burst lasts, there may be several results.
+// once makes a change and checks that it leads to exactly one result, the wanted one. If a busy machine delays the
+// change for longer than a burst lasts, there may be several results.
 func (w *watched) once(what string, change func(), want func(config.Result) bool) {
 	w.t.Helper()
 	start := time.Now()
@@ -177,8 +177,9 @@ func TestWatchManyFilesAtOnce(t *testing.T) {
 	w.quiet(filepath.Join(dir, "a.yaml"), "a", 2)
 }
 
-// configMap updates a directory as the kubelet's AtomicWriter does. It writes a new timestamped directory and renames a new link
-// over ..data. Then it creates links for new names and removes the links for deleted names. Finally it removes the old directory.
+// configMap updates a directory as the kubelet's AtomicWriter does. It writes a new timestamped directory and renames a
+// new link over ..data. Then it creates links for new names and removes the links for deleted names. Finally it removes
+// the old directory.
 func configMap(t *testing.T, dir, stamp string, files map[string]string) {
 	t.Helper()
 	data := filepath.Join(dir, "..data")

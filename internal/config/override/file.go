@@ -55,17 +55,21 @@ func init() {
 	flagged := func(_ *reading, v yamlform.Value) bool { return v.Flag() }
 
 	fileForm = yamlform.NewForm("file", "the top of a file of overrides", yamlform.Field[fileReading]{
-		Key:  yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"), Required: true, Doc: "the overrides, or `[]`"},
+		Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"), Required: true,
+			Doc: "the overrides, or `[]`"},
 		Read: func(f *fileReading, v yamlform.Value) { f.overrides = v },
 	})
 	overrideForm = yamlform.NewForm("override", "an override", []yamlform.Field[reading]{
 		{Key: yamlform.Key{Name: "domain", Type: text, Required: true, Doc: "the domain of the rule"},
 			Read: func(r *reading, v yamlform.Value) { r.Domain, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "rule", Type: text, Required: true, Doc: "the rule's path, as `ratelimitd explain` shows it"},
+		{Key: yamlform.Key{Name: "rule", Type: text, Required: true,
+			Doc: "the rule's path, as `ratelimitd explain` shows it"},
 			Read: func(r *reading, v yamlform.Value) { r.Rule, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "limit", Type: text, Doc: "the `name` of one of several limits. Without it, all of them. `requests_per_unit` needs it"},
+		{Key: yamlform.Key{Name: "limit", Type: text,
+			Doc: "the `name` of one of several limits. Without it, all of them. `requests_per_unit` needs it"},
 			Read: func(r *reading, v yamlform.Value) { r.Limit, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true, Doc: "the customer's descriptor, exactly as in the request"},
+		{Key: yamlform.Key{Name: "entries", Type: entries.Type, Required: true,
+			Doc: "the customer's descriptor, exactly as in the request"},
 			Read: func(r *reading, v yamlform.Value) { r.Entries, _ = entries.Read(v) }},
 		{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0), Doc: "replaces the rule's number"},
 			Read: kind(Replace, func(r *reading, v yamlform.Value) bool {
@@ -73,13 +77,15 @@ func init() {
 				r.Requests = n
 				return ok
 			})},
-		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1), Doc: "the bucket's size, with `requests_per_unit`. Default: the rule's `burst`, or `requests_per_unit`"},
+		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1),
+			Doc: "the bucket's size, with `requests_per_unit`. Default: the rule's `burst`, or `requests_per_unit`"},
 			Read: func(r *reading, v yamlform.Value) {
 				r.burst = v
 				n, _ := v.Number()
 				r.Burst = n
 			}},
-		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor}, Doc: "multiplies the rule's numbers"},
+		{Key: yamlform.Key{Name: "factor", Type: yamlform.Type{Kind: yamlform.Decimal, Most: MaxFactor},
+			Doc: "multiplies the rule's numbers"},
 			Read: kind(Scale, func(r *reading, v yamlform.Value) bool {
 				n, ok := v.Millionths()
 				r.Requests = n
@@ -97,7 +103,8 @@ func init() {
 			Read: func(r *reading, v yamlform.Value) { r.Reason, _ = v.Text() }},
 		{Key: yamlform.Key{Name: "author", Type: text, Doc: "who changed it last"},
 			Read: func(r *reading, v yamlform.Value) { r.Author, _ = v.Text() }},
-		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64), Doc: "leave it out, ratelimitd writes it"},
+		{Key: yamlform.Key{Name: "version", Type: yamlform.Between(0, math.MaxInt64),
+			Doc: "leave it out, ratelimitd writes it"},
 			Read: func(r *reading, v yamlform.Value) {
 				n, _ := v.Number()
 				r.Version = int64(n)
@@ -115,11 +122,12 @@ func Language() yamlform.Language {
 // Item returns the map of one override, for languages that have a list of them.
 func Item() *yamlform.Map { return &overrideForm.Map }
 
-// ReadFile reads a file of overrides: YAML, or the form for programs with one override on each line. In addition to errors it returns the
-// overrides that have none.
+// ReadFile reads a file of overrides: YAML, or the form for programs with one override on each line. In addition to
+// errors it returns the overrides that have none.
 func ReadFile(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	if len(data) > MaxFileSize {
-		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep this many overrides in Redis", MaxFileSize>>20)}}
+		return nil, []*yamlform.Error{{File: name, Msg: fmt.Sprintf("larger than %d MiB: keep this many overrides in Redis",
+			MaxFileSize>>20)}}
 	}
 	if areLines(data) {
 		return readLines(name, data)

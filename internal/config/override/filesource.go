@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// lookEvery is how often a file is looked at. It is read when it has not changed for that long, so that a file that is being written is
-	// not read.
+	// lookEvery is how often a file is looked at. It is read when it has not changed for that long, so that a file that is
+	// being written is not read.
 	lookEvery = 200 * time.Millisecond
 
 	mostLogged = 10 // errors of a file
@@ -34,8 +34,8 @@ type FileOptions struct {
 	Metrics metric.Registry // nil: counted, but not registered
 }
 
-// File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot be read
-// does not replace the active one.
+// File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot
+// be read does not replace the active one.
 //
 // The Version of a record is computed from its content: it changes whenever the content does, whoever changed it.
 type File struct {
@@ -93,7 +93,8 @@ func (f *File) load() error {
 		return fmt.Errorf("read overrides: %w", err)
 	}
 	if info.Size() > MaxFileSize {
-		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep this many overrides in Redis", f.o.Path, MaxFileSize>>20)
+		return fmt.Errorf("read overrides: %s is larger than %d MiB: keep this many overrides in Redis", f.o.Path,
+			MaxFileSize>>20)
 	}
 	data, err := files.Read(f.o.Path, MaxFileSize)
 	if err != nil {
@@ -157,7 +158,8 @@ func (f *File) Run(ctx context.Context, apply func(*Set)) error {
 	}
 }
 
-// look reads the file if it has changed, but not since the last look. It returns how the file is if it may still be changing.
+// look reads the file if it has changed, but not since the last look. It returns how the file is if it may still be
+// changing.
 func (f *File) look(before fs.FileInfo) fs.FileInfo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,10 +200,12 @@ func (f *File) report(err error) {
 		f.o.Log.Info("the file of overrides can be used again", "file", f.o.Path)
 		return
 	}
-	f.o.Log.Error("the file of overrides cannot be used: the previous overrides stay active", "file", f.o.Path, "overrides", f.set.Len(), "error", err)
+	f.o.Log.Error("the file of overrides cannot be used: the previous overrides stay active", "file", f.o.Path,
+		"overrides", f.set.Len(), "error", err)
 }
 
-// ReadOnlyError says what people must write into a file of overrides, because this replica only reads it. It is ErrReadOnly.
+// ReadOnlyError says what people must write into a file of overrides, because this replica only reads it. It is
+// ErrReadOnly.
 type ReadOnlyError struct {
 	Path  string
 	Steps []string // what to change there
@@ -227,8 +231,8 @@ func (e *ReadOnlyError) Error() string {
 // Is makes a ReadOnlyError equal to ErrReadOnly.
 func (e *ReadOnlyError) Is(target error) bool { return target == ErrReadOnly }
 
-// Write implements Source. It changes nothing, because people and their tools keep the file: the error is a *ReadOnlyError that
-// contains the YAML to write. If there is nothing to remove, there is no error.
+// Write implements Source. It changes nothing, because people and their tools keep the file: the error is a
+// *ReadOnlyError that contains the YAML to write. If there is nothing to remove, there is no error.
 func (f *File) Write(_ context.Context, author string, edits []Edit) ([]Override, error) {
 	if err := CheckEdits(author, edits); err != nil {
 		return nil, err
@@ -258,7 +262,8 @@ func (f *File) Write(_ context.Context, author string, edits []Edit) ([]Override
 			gone.Version = 0 // it is computed
 			todo.Steps = append(todo.Steps, fmt.Sprintf("%s, remove this override:\n%s", was.At.Near(), gone.appendYAML(nil)))
 		case was != nil:
-			todo.Steps = append(todo.Steps, fmt.Sprintf("%s, replace the override by this:\n%s", was.At.Near(), o.appendYAML(nil)))
+			todo.Steps = append(todo.Steps, fmt.Sprintf("%s, replace the override by this:\n%s", was.At.Near(),
+				o.appendYAML(nil)))
 		default:
 			todo.Steps = append(todo.Steps, fmt.Sprintf("add this to `overrides`:\n%s", o.appendYAML(nil)))
 		}
@@ -318,7 +323,8 @@ type listed struct {
 	*Override
 }
 
-// inOrder returns the records in the order of lists. It sorts them once for each content of the file, because a list has many pages.
+// inOrder returns the records in the order of lists. It sorts them once for each content of the file, because a list
+// has many pages.
 func (f *File) inOrder() []listed {
 	f.mu.Lock()
 	defer f.mu.Unlock()

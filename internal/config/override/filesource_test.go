@@ -186,7 +186,8 @@ func TestConfigMap(t *testing.T) {
 	f.until(t, map[string]uint64{"b": 5})
 }
 
-// A write changes nothing. Its error says what to write in the file, and on which line; what it says is an override like the one asked for.
+// A write changes nothing. Its error says what to write in the file, and on which line; what it says is an override
+// like the one asked for.
 func TestFileIsNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "overrides.yaml")
 	fileWith(t, path, "a", 1, "b", 2)

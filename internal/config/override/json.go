@@ -18,9 +18,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Programs write an override in one form: in Redis, in the copy of it, in files with one on each line, and in answers of commands.
-// It is what protojson writes for ratelimitd.admin.v1.Override with the names of the proto. It is read and written by hand, because
-// a start reads up to a million, and encoding/json takes 2 to 3 times as long.
+// Programs write an override in one form: in Redis, in the copy of it, in files with one on each line, and in answers
+// of commands. It is what protojson writes for ratelimitd.admin.v1.Override with the names of the proto. It is read and
+// written by hand, because a start reads up to a million, and encoding/json takes 2 to 3 times as long.
 
 // jsonField is a field of the form.
 type jsonField struct {
@@ -68,12 +68,14 @@ func newJSONFields() []jsonField {
 			func(r *jsonReader, o *jsonOverride) { *of(&o.Override) = string(r.raw()) },
 		}
 	}
-	number := func(name string, is func(*Override) bool, of func(*Override) uint64, read func(r *jsonReader, o *jsonOverride)) jsonField {
+	number := func(name string, is func(*Override) bool, of func(*Override) uint64,
+		read func(r *jsonReader, o *jsonOverride)) jsonField {
 		return jsonField{name, func(b []byte, o *Override) []byte {
 			if !is(o) {
 				return b
 			}
-			return append(strconv.AppendUint(append(b, '"'), of(o), 10), '"') // in quotes, because JavaScript and jq round large ones
+			// in quotes, because JavaScript and jq round large ones
+			return append(strconv.AppendUint(append(b, '"'), of(o), 10), '"')
 		}, read}
 	}
 	flag := func(name string, k Kind, of func(*jsonOverride) *bool) jsonField {
@@ -103,7 +105,8 @@ func newJSONFields() []jsonField {
 		text("rule", func(o *Override) *string { return &o.Rule }),
 		text("limit", func(o *Override) *string { return &o.Limit }),
 		{"entries", appendJSONEntries, func(r *jsonReader, o *jsonOverride) { o.Entries = r.entries() }},
-		number("requests_per_unit", func(o *Override) bool { return o.Kind == Replace }, func(o *Override) uint64 { return o.Requests },
+		number("requests_per_unit", func(o *Override) bool { return o.Kind == Replace },
+			func(o *Override) uint64 { return o.Requests },
 			func(r *jsonReader, o *jsonOverride) {
 				n := r.whole(descriptor.MaxRequests)
 				o.requests = &n
@@ -122,7 +125,8 @@ func newJSONFields() []jsonField {
 		second("expires_at", func(o *Override) *int64 { return &o.ExpiresAt }),
 		text("reason", func(o *Override) *string { return &o.Reason }),
 		text("author", func(o *Override) *string { return &o.Author }),
-		number("version", func(o *Override) bool { return o.Version != 0 }, func(o *Override) uint64 { return uint64(o.Version) },
+		number("version", func(o *Override) bool { return o.Version != 0 },
+			func(o *Override) uint64 { return uint64(o.Version) },
 			func(r *jsonReader, o *jsonOverride) { o.Version = int64(r.whole(math.MaxInt64)) }),
 		{"changed_at", func(b []byte, o *Override) []byte {
 			if o.Changed.IsZero() {
@@ -260,7 +264,8 @@ func (r *jsonReader) next() byte {
 	if r.err != nil {
 		return 0
 	}
-	for r.at < len(r.text) && (r.text[r.at] == ' ' || r.text[r.at] == '\t' || r.text[r.at] == '\r' || r.text[r.at] == '\n') {
+	for r.at < len(r.text) && (r.text[r.at] == ' ' || r.text[r.at] == '\t' || r.text[r.at] == '\r' ||
+		r.text[r.at] == '\n') {
 		r.at++
 	}
 	if r.token = r.at; r.at == len(r.text) {
@@ -373,7 +378,8 @@ func (r *jsonReader) unescaped(quoted []byte) []byte {
 		r.fail("%w", err)
 	}
 	// encoding/json reads half of a surrogate pair as this character.
-	if n := strings.Count(s, "\ufffd"); n > 0 && n > bytes.Count(quoted, []byte("\ufffd"))+bytes.Count(bytes.ToLower(quoted), []byte(`\ufffd`)) {
+	if n := strings.Count(s, "\ufffd"); n > 0 && n > bytes.Count(quoted,
+		[]byte("\ufffd"))+bytes.Count(bytes.ToLower(quoted), []byte(`\ufffd`)) {
 		r.fail("half of a surrogate pair in a text")
 	}
 	return []byte(s)
@@ -382,7 +388,8 @@ func (r *jsonReader) unescaped(quoted []byte) []byte {
 // number returns the text of a number.
 func (r *jsonReader) number() []byte {
 	r.next()
-	for r.at < len(r.text) && (r.text[r.at] >= '0' && r.text[r.at] <= '9' || bytes.IndexByte([]byte("+-.eE"), r.text[r.at]) >= 0) {
+	for r.at < len(r.text) && (r.text[r.at] >= '0' && r.text[r.at] <= '9' ||
+		bytes.IndexByte([]byte("+-.eE"), r.text[r.at]) >= 0) {
 		r.at++
 	}
 	return r.text[r.token:r.at]

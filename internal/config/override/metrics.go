@@ -17,8 +17,10 @@ type Metrics struct {
 func NewMetrics(registry metric.Registry) *Metrics {
 	m := new(Metrics)
 	metric.Register(registry,
-		metric.Counter("ratelimitd_overrides_version_regressions_total", "Times that Redis held older overrides than this replica.", m.regressions.Load),
-		metric.Gauge("ratelimitd_overrides", "Overrides in this replica, including expired and future ones.", func() int { return m.set.Load().Len() }),
+		metric.Counter("ratelimitd_overrides_version_regressions_total",
+			"Times that Redis held older overrides than this replica.", m.regressions.Load),
+		metric.Gauge("ratelimitd_overrides", "Overrides in this replica, including expired and future ones.",
+			func() int { return m.set.Load().Len() }),
 		metric.Gauge("ratelimitd_overrides_version", "Version of these overrides.", func() float64 {
 			if s := m.set.Load(); s != nil {
 				return float64(s.Version)

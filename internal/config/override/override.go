@@ -28,17 +28,19 @@ type Override struct {
 
 // Identity names the counters that an override is for. A source has at most one override of an identity.
 type Identity struct {
-	Domain  string
-	Rule    string             // the rule's path
-	Limit   string             // the name of one of the rule's limits; empty: the only one, or all
-	Entries []descriptor.Entry // the descriptor that the caller sends; where the rule groups values, with the values that count
+	Domain string
+	Rule   string // the rule's path
+	Limit  string // the name of one of the rule's limits; empty: the only one, or all
+	// the descriptor that the caller sends; where the rule groups values, with the values that count
+	Entries []descriptor.Entry
 }
 
 // Numbers are what an override replaces.
 type Numbers struct {
 	Kind     Kind
 	Requests uint64 // Replace: requests per unit. Scale: the factor in millionths
-	Burst    uint64 // Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
+	// Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
+	Burst uint64
 
 	NotBefore int64 // seconds since the Unix epoch; 0: at once
 	ExpiresAt int64 // seconds since the Unix epoch; 0: never
@@ -84,7 +86,8 @@ func (o *Override) Validate() error {
 	case max(len(o.Domain), len(o.Rule), len(o.Limit)) > MaxName:
 		return fmt.Errorf("domain, rule or limit: more than %d bytes", MaxName)
 	}
-	for _, text := range []struct{ what, text string }{{"domain", o.Domain}, {"rule", o.Rule}, {"limit", o.Limit}, {"reason", o.Reason}, {"author", o.Author}} {
+	for _, text := range []struct{ what, text string }{{"domain", o.Domain}, {"rule", o.Rule}, {"limit", o.Limit},
+		{"reason", o.Reason}, {"author", o.Author}} {
 		if !utf8.ValidString(text.text) {
 			return fmt.Errorf("%s: it is not UTF-8", text.what)
 		}
@@ -178,7 +181,8 @@ func (n *Numbers) InForce(now int64) bool {
 	return now >= n.NotBefore && (n.ExpiresAt == 0 || now < n.ExpiresAt)
 }
 
-// Words describes the numbers and the time in which they apply, such as "5000 requests per unit until 2026-12-01T00:00:00Z".
+// Words describes the numbers and the time in which they apply, such as "5000 requests per unit until
+// 2026-12-01T00:00:00Z".
 func (n *Numbers) Words() string {
 	var text string
 	switch n.Kind {
@@ -205,9 +209,9 @@ func (n *Numbers) Words() string {
 	return text
 }
 
-// Apply replaces the numbers of a rule's limit, which most bounds. It returns a *descriptor.LimitError, and leaves the limit
-// as it was, if it cannot be counted with these numbers. Blocked makes a limit that admits nothing and counts nothing.
-// Unlimited has no limit: it changes nothing.
+// Apply replaces the numbers of a rule's limit, which most bounds. It returns a *descriptor.LimitError, and leaves the
+// limit as it was, if it cannot be counted with these numbers. Blocked makes a limit that admits nothing and counts
+// nothing. Unlimited has no limit: it changes nothing.
 func (n *Numbers) Apply(l *descriptor.Limit, most uint64) error {
 	was := *l
 	switch n.Kind {

@@ -10,9 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Resolve checks an override against rules, and completes its identity: the rule may be named by its path, by its path without
-// the domain, by its name, and by the name of one of its limits. Afterwards Rule is the path, Limit is empty if the rule
-// has one limit, and grouped values are those that count. The error says what to write instead.
+// Resolve checks an override against rules, and completes its identity: the rule may be named by its path, by its path
+// without the domain, by its name, and by the name of one of its limits. Afterwards Rule is the path, Limit is empty if
+// the rule has one limit, and grouped values are those that count. The error says what to write instead.
 func Resolve(tree *descriptor.Tree, o *Override) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -30,7 +30,8 @@ func Resolve(tree *descriptor.Tree, o *Override) error {
 		return mismatch(tree, o, rule)
 	}
 	if !rule.Overridable() {
-		return fmt.Errorf("rule: %s allows no overrides: write `overridable: true` next to its `rate_limit`%s", rule.Path, at(rule))
+		return fmt.Errorf("rule: %s allows no overrides: write `overridable: true` next to its `rate_limit`%s", rule.Path,
+			at(rule))
 	}
 	if err := resolveLimit(rule, o); err != nil {
 		return err
@@ -40,8 +41,8 @@ func Resolve(tree *descriptor.Tree, o *Override) error {
 	return fits(rule, o)
 }
 
-// ResolveAll checks the overrides of a file against rules. It returns those that fit, and the errors of the others. A file must name
-// rules by their paths: a service reads it without rules.
+// ResolveAll checks the overrides of a file against rules. It returns those that fit, and the errors of the others. A
+// file must name rules by their paths: a service reads it without rules.
 func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yamlform.Error) {
 	var before firsts
 	for _, p := range all {
@@ -52,10 +53,12 @@ func ResolveAll(tree *descriptor.Tree, all []Placed) (good []Placed, errs []*yam
 		}
 		switch {
 		case p.Rule != rule:
-			errs = append(errs, p.At.Errorf("rule: a file needs the path: write `%s` instead of %s", p.Rule, yamlform.Quote(rule)))
+			errs = append(errs, p.At.Errorf("rule: a file needs the path: write `%s` instead of %s", p.Rule,
+				yamlform.Quote(rule)))
 			continue
 		case !slices.Equal(p.Entries, sent):
-			errs = append(errs, p.At.Errorf("entries: a file needs the values that count: write %s", yamlform.Quote(entries.Format(p.Entries))))
+			errs = append(errs, p.At.Errorf("entries: a file needs the values that count: write %s",
+				yamlform.Quote(entries.Format(p.Entries))))
 			continue
 		case p.Limit != limit:
 			errs = append(errs, p.At.Errorf("limit: the rule `%s` has one limit: leave out %s", p.Rule, yamlform.Quote(limit)))
@@ -110,7 +113,8 @@ func meant(word string, names []string, others ...string) string {
 	return ": write " + yamlform.List(names, "or")
 }
 
-// mismatch says why the entries and the rule do not belong together. matched is the rule that the entries match, if any.
+// mismatch says why the entries and the rule do not belong together. matched is the rule that the entries match, if
+// any.
 func mismatch(tree *descriptor.Tree, o *Override, matched *descriptor.Rule) error {
 	var found []*descriptor.Rule
 	var paths, others []string
@@ -131,13 +135,17 @@ func mismatch(tree *descriptor.Tree, o *Override, matched *descriptor.Rule) erro
 	text := yamlform.Quote(entries.Format(o.Entries))
 	switch {
 	case len(found) == 0 && matched != nil:
-		return fmt.Errorf("rule: there is no %s in domain `%s`: the entries match `%s`", yamlform.Quote(o.Rule), o.Domain, matched.Path)
+		return fmt.Errorf("rule: there is no %s in domain `%s`: the entries match `%s`", yamlform.Quote(o.Rule), o.Domain,
+			matched.Path)
 	case len(found) == 0:
-		return fmt.Errorf("rule: there is no %s in domain `%s`%s", yamlform.Quote(o.Rule), o.Domain, meant(o.Rule, paths, others...))
+		return fmt.Errorf("rule: there is no %s in domain `%s`%s", yamlform.Quote(o.Rule), o.Domain,
+			meant(o.Rule, paths, others...))
 	case matched != nil:
-		return fmt.Errorf("entries: %s match the rule `%s`, not `%s`: write that rule, or entries like %s", text, matched.Path, found[0].Path, shape(found[0]))
+		return fmt.Errorf("entries: %s match the rule `%s`, not `%s`: write that rule, or entries like %s", text,
+			matched.Path, found[0].Path, shape(found[0]))
 	case len(found) > 1:
-		return fmt.Errorf("rule: %d rules are named %s, and the entries match none: write a path, `%s` or `%s`", len(found), yamlform.Quote(o.Rule), found[0].Path, found[1].Path)
+		return fmt.Errorf("rule: %d rules are named %s, and the entries match none: write a path, `%s` or `%s`", len(found),
+			yamlform.Quote(o.Rule), found[0].Path, found[1].Path)
 	default:
 		return fmt.Errorf("entries: %s match no rule: `%s` takes entries like %s", text, found[0].Path, shape(found[0]))
 	}
@@ -172,9 +180,11 @@ func resolveLimit(rule *descriptor.Rule, o *Override) error {
 	case byRule && o.Limit == "":
 		o.Limit = o.Rule
 	case byRule && o.Limit != o.Rule:
-		return fmt.Errorf("limit: %s and %s are two limits of the rule `%s`: write one override for each", yamlform.Quote(o.Rule), yamlform.Quote(o.Limit), rule.Path)
+		return fmt.Errorf("limit: %s and %s are two limits of the rule `%s`: write one override for each",
+			yamlform.Quote(o.Rule), yamlform.Quote(o.Limit), rule.Path)
 	case o.Limit == "" && o.Kind == Replace:
-		return fmt.Errorf("limit: the rule `%s` has several: write which one gets these numbers, %s (--limit-name of `ratelimitd override set`)", rule.Path, yamlform.List(names, "or"))
+		return fmt.Errorf("limit: the rule `%s` has several: write which one gets these numbers, %s (--limit-name of "+
+			"`ratelimitd override set`)", rule.Path, yamlform.List(names, "or"))
 	case o.Limit != "" && !slices.Contains(names, o.Limit):
 		return fmt.Errorf("limit: the rule `%s` has no %s%s", rule.Path, yamlform.Quote(o.Limit), meant(o.Limit, names))
 	}
@@ -185,7 +195,8 @@ func resolveLimit(rule *descriptor.Rule, o *Override) error {
 func fits(rule *descriptor.Rule, o *Override) error {
 	most := rule.OverrideMax
 	if o.Kind == Unlimited && most != descriptor.OverrideUnbounded {
-		return fmt.Errorf("unlimited: overrides of the rule `%s` are bounded: write `requests_per_unit` of at most %d", rule.Path, most)
+		return fmt.Errorf("unlimited: overrides of the rule `%s` are bounded: write `requests_per_unit` of at most %d",
+			rule.Path, most)
 	}
 	for i := range rule.Limits {
 		l := rule.Limits[i]
@@ -201,7 +212,8 @@ func fits(rule *descriptor.Rule, o *Override) error {
 		}
 		switch {
 		case o.Kind == Scale && (requests > most || l.Has(descriptor.SettingBurst) && burst > most):
-			return fmt.Errorf("factor: %s makes %d of %d, and overrides of the rule `%s` are bounded by %d", Factor(o.Requests), requests, l.Requests, rule.Path, most)
+			return fmt.Errorf("factor: %s makes %d of %d, and overrides of the rule `%s` are bounded by %d", Factor(o.Requests),
+				requests, l.Requests, rule.Path, most)
 		case o.Kind == Replace && requests > most:
 			return fmt.Errorf("requests_per_unit: overrides of the rule `%s` are bounded: write at most %d", rule.Path, most)
 		case o.Kind == Replace && burst > most:

@@ -58,7 +58,8 @@ func (s *Set) Named() bool { return s != nil && s.named }
 
 // With returns the set after changes.
 func (s *Set) With(version int64, changes []Change) *Set {
-	next := &Set{Version: version, count: s.count, size: s.size, sum: s.sum, named: s.named, shards: slices.Clone(s.shards)}
+	next := &Set{Version: version, count: s.count, size: s.size, sum: s.sum, named: s.named,
+		shards: slices.Clone(s.shards)}
 	if len(next.shards) == 0 {
 		next.shards = make([]shard, 1)
 	}
@@ -103,10 +104,11 @@ func (s *Set) grow() {
 	b.into(s)
 }
 
-// Find returns the numbers for one limit of a rule, and for a descriptor with these entries, if an override is active at
-// now, in seconds since the Unix epoch. Otherwise they have no Kind. scratch is memory to work in; Find returns it, perhaps
-// grown.
-func (s *Set) Find(scratch []byte, rule *descriptor.Rule, limit string, entries []descriptor.Entry, now int64) (n Numbers, _ []byte) {
+// Find returns the numbers for one limit of a rule, and for a descriptor with these entries, if an override is active
+// at now, in seconds since the Unix epoch. Otherwise they have no Kind. scratch is memory to work in; Find returns it,
+// perhaps grown.
+func (s *Set) Find(scratch []byte, rule *descriptor.Rule, limit string, entries []descriptor.Entry,
+	now int64) (n Numbers, _ []byte) {
 	if s.Len() == 0 {
 		return Numbers{}, scratch
 	}

@@ -6,9 +6,9 @@ import (
 	"hash/fnv"
 )
 
-// shard holds some of the overrides of a set. It is one piece of memory without pointers, because a lookup waits for memory
-// more than for anything else: the parts of a shard share pages and cache lines, and the garbage collector does not visit
-// them. It is never changed. The numbers are little-endian:
+// shard holds some of the overrides of a set. It is one piece of memory without pointers, because a lookup waits for
+// memory more than for anything else: the parts of a shard share pages and cache lines, and the garbage collector does
+// not visit them. It is never changed. The numbers are little-endian:
 //
 //	4 bytes: how many overrides there are
 //	for each, 8 bytes: the hash of its identity
@@ -98,7 +98,8 @@ func (sh shard) find(h uint64, identity []byte) int {
 	if len(sh) == 0 {
 		return -1
 	}
-	for i, hashes := 0, sh[headSize:headSize+sh.len()*hashSize]; len(hashes) >= hashSize; i, hashes = i+1, hashes[hashSize:] {
+	for i, hashes := 0, sh[headSize:headSize+sh.len()*hashSize]; len(hashes) >= hashSize; i, hashes = i+1,
+		hashes[hashSize:] {
 		if binary.LittleEndian.Uint64(hashes) == h && bytes.Equal(sh.identity(i), identity) {
 			return i
 		}

@@ -14,8 +14,9 @@ type Source interface {
 	Run(ctx context.Context, apply func(*Set)) error
 
 	// Write writes and removes overrides, all of them or none. It returns when the changes will survive a crash of this
-	// replica. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most MaxEdits are
-	// written at once. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or why the source cannot be reached.
+	// replica. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most
+	// MaxEdits are written at once. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or why the
+	// source cannot be reached.
 	Write(ctx context.Context, author string, edits []Edit) ([]Override, error)
 
 	// Get returns the records of some overrides, in the same order; nil: there is none. At most MaxEdits are read at once.
@@ -41,7 +42,8 @@ type Edit struct {
 	Expect   *int64 // the Version that the record must have now, 0 for none; nil: any
 }
 
-// Check returns a *ConflictError if the edit expects another version than the record has. A nil record means that there is none.
+// Check returns a *ConflictError if the edit expects another version than the record has. A nil record means that there
+// is none.
 func (e *Edit) Check(record *Override) error {
 	found := int64(0)
 	if record != nil {

@@ -25,7 +25,8 @@ type Shared interface {
 	Turn(ctx context.Context, span time.Duration) (bool, error)
 }
 
-// Sweeper removes overrides that ended long ago from their source. They count towards MaxOverrides, and use memory in every replica.
+// Sweeper removes overrides that ended long ago from their source. They count towards MaxOverrides, and use memory in
+// every replica.
 type Sweeper struct {
 	Source  Shared
 	InForce func() *Set  // what this replica knows of them
@@ -61,8 +62,9 @@ func (s *Sweeper) log() *slog.Logger {
 	return s.Log
 }
 
-// Sweep removes overrides that ended keptAfterEnd before now or earlier, at most MaxEdits of them, unless another replica has just done so. It
-// returns how many it removed. Each removal is logged as one by an operator is, and it is in the history.
+// Sweep removes overrides that ended keptAfterEnd before now or earlier, at most MaxEdits of them, unless another
+// replica has just done so. It returns how many it removed. Each removal is logged as one by an operator is, and it is
+// in the history.
 func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err error) {
 	before := now.Add(-keptAfterEnd).Unix()
 	due := s.InForce().Ended(before, MaxEdits)
@@ -83,7 +85,8 @@ func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err er
 			continue // somebody has changed it
 		}
 		ended := time.Unix(o.ExpiresAt, 0).UTC().Format(time.RFC3339)
-		edits = append(edits, Edit{Override: Override{Identity: o.Identity, Reason: "it ended at " + ended}, Remove: true, Expect: &o.Version})
+		edits = append(edits, Edit{Override: Override{Identity: o.Identity, Reason: "it ended at " + ended}, Remove: true,
+			Expect: &o.Version})
 		gone = append(gone, o)
 	}
 	written, err := s.Source.Write(ctx, sweeper, edits)
@@ -95,8 +98,10 @@ func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err er
 	}
 	for i, o := range gone {
 		attrs := append([]slog.Attr{slog.String("by", sweeper)}, o.Attrs()...)
-		s.log().LogAttrs(ctx, slog.LevelWarn, "change of an override", append(attrs, slog.String("before", o.Words()), slog.String("after", "none"),
-			slog.String("reason", edits[i].Reason), slog.Int64("version", written[i].Version), slog.String("result", "done"))...)
+		s.log().LogAttrs(ctx, slog.LevelWarn, "change of an override",
+			append(attrs, slog.String("before", o.Words()), slog.String("after", "none"),
+				slog.String("reason", edits[i].Reason), slog.Int64("version", written[i].Version),
+				slog.String("result", "done"))...)
 	}
 	return len(gone), nil
 }

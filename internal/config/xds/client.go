@@ -51,7 +51,8 @@ func (o *Options) setDefaults() error {
 	for _, n := range []struct {
 		name  string
 		value time.Duration
-	}{{"connect retry interval", o.ConnectRetry}, {"initial backoff", o.Backoff.Initial}, {"largest backoff", o.Backoff.Max}, {"rejected retry", o.RejectedRetry}} {
+	}{{"connect retry interval", o.ConnectRetry}, {"initial backoff", o.Backoff.Initial},
+		{"largest backoff", o.Backoff.Max}, {"rejected retry", o.RejectedRetry}} {
 		if n.value < 0 {
 			return fmt.Errorf("%s %s: must not be below 0", n.name, n.value)
 		}
@@ -115,9 +116,10 @@ func New(o Options) (*Client, error) {
 	}
 	_ = conn.Close()
 	c := &Client{
-		o:        o,
-		node:     node(o.NodeID, o.NodeMetadata),
-		rules:    config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Tree: o.Tree, Logger: o.Logger, Metrics: o.Metrics}),
+		o:    o,
+		node: node(o.NodeID, o.NodeMetadata),
+		rules: config.NewResources(config.ResourceOptions{MergeDomains: o.MergeDomains, Tree: o.Tree, Logger: o.Logger,
+			Metrics: o.Metrics}),
 		log:      o.Logger.With("server", o.Server),
 		rejected: rejections{first: o.RejectedRetry, most: o.RejectedRetryMax},
 	}
@@ -128,7 +130,8 @@ func New(o Options) (*Client, error) {
 // Files returns the state of every resource, sorted by name. The caller must not modify it.
 func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
 
-// Statistics calls visit for the counters that envoyproxy/ratelimit has too. Their names in envoyproxy/ratelimit are path.stat.
+// Statistics calls visit for the counters that envoyproxy/ratelimit has too. Their names in envoyproxy/ratelimit are
+// path.stat.
 func (c *Client) Statistics(visit func(path, stat string, n uint64)) { c.rules.Statistics(visit) }
 
 // WriteStats writes the counters that envoyproxy/ratelimit does not have, as lines of "name: value".

@@ -163,7 +163,8 @@ ratelimitd_xds_connected 1
 	}
 }
 
-// If the first set is rejected, the server gets the rejection at once. A resource that cannot be decoded is named in it.
+// If the first set is rejected, the server gets the rejection at once. A resource that cannot be decoded is named in
+// it.
 func TestAFirstBadSet(t *testing.T) {
 	server := newControl(t, "")
 	bad := &emptypb.Empty{}
@@ -371,8 +372,8 @@ func TestNewerRulesReplaceAWaitingRejection(t *testing.T) {
 	}
 }
 
-// A set of rules that is larger than MaxMessageBytes ends the stream. The rules of the previous set stay active, and the log names the
-// setting to raise.
+// A set of rules that is larger than MaxMessageBytes ends the stream. The rules of the previous set stay active, and
+// the log names the setting to raise.
 func TestAHugeSet(t *testing.T) {
 	huge := perDay("one", "a", "k", 5)
 	for i := range 500 {

@@ -45,7 +45,8 @@ type transport struct {
 	config func() *tls.Config
 }
 
-func (t transport) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (t transport) ClientHandshake(ctx context.Context, authority string,
+	conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if tcp, is := conn.(*net.TCPConn); is {
 		_ = tcp.SetKeepAliveConfig(aliveByTCP) // the connection works without it too
 	}
@@ -75,7 +76,8 @@ func checkServer(server string) error {
 		return fmt.Errorf("no server: write host:port")
 	}
 	if strings.Contains(server, "@") && !strings.HasPrefix(server, "unix") {
-		return fmt.Errorf("the server's address has an @ in it: write host:port, and send credentials in a header of the call")
+		return fmt.Errorf("the server's address has an @ in it: write host:port, and send credentials in a header " +
+			"of the call")
 	}
 	for _, scheme := range []string{"http://", "https://"} {
 		if rest, found := strings.CutPrefix(server, scheme); found {

@@ -1,5 +1,5 @@
-// Package xds receives rules from a server over xDS: the aggregated discovery service in its state-of-the-world variant,
-// with resources of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
+// Package xds receives rules from a server over xDS: the aggregated discovery service in its state-of-the-world
+// variant, with resources of the type ratelimit.config.ratelimit.v3.RateLimitConfig.
 //
 // A Client keeps one stream open and reconnects when it ends. It turns each resource into the values of a rule file,
 // compiles them with package config, and applies the result. It answers each set of rules with an ACK or a NACK, and
@@ -7,5 +7,6 @@
 //
 // Run is called once. All other methods may be called by any goroutine. Applied rules are immutable.
 //
-// The package does not decide what rules mean (package config does), does not read the environment, and is no xDS server.
+// The package does not decide what rules mean (package config does), does not read the environment, and is no xDS
+// server.
 package xds

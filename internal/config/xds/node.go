@@ -11,7 +11,8 @@ import (
 
 // node identifies the client to the server.
 func node(id string, metadata map[string]string) *corev3.Node {
-	n := &corev3.Node{Id: id, UserAgentName: "ratelimitd", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}}
+	n := &corev3.Node{Id: id, UserAgentName: "ratelimitd",
+		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{}}}
 	for k, v := range metadata {
 		n.Metadata.Fields[k] = structpb.NewStringValue(v)
 	}

@@ -115,8 +115,8 @@ func (c *converter) config(m *ratelimitv3.RateLimitConfig) yamlform.Pairs {
 	return append(top, yamlform.Pair{Key: "descriptors", Value: descriptors})
 }
 
-// descriptors converts a list that stands at a path. Lists that the reader rejects as too deep stay empty: all paths of a deep message
-// together are as long as the square of its size.
+// descriptors converts a list that stands at a path. Lists that the reader rejects as too deep stay empty: all paths of
+// a deep message together are as long as the square of its size.
 func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at string, level int) []any {
 	if level >= yamlform.MaxLevels {
 		return []any{}

@@ -431,8 +431,8 @@ func FuzzResource(f *testing.F) {
 	})
 }
 
-// Every descriptor of the first level may have keys of the domain. The cost grows with their number, not with its square,
-// even if no two of them agree.
+// Every descriptor of the first level may have keys of the domain. The cost grows with their number, not with its
+// square, even if no two of them agree.
 func TestManyDomainKeysThatDisagree(t *testing.T) {
 	cost := func(value func(i int) string) (shortest time.Duration, err error) {
 		all := make([]*ratelimitv3.RateLimitDescriptor, 8000)

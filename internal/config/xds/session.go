@@ -106,8 +106,9 @@ type session struct {
 	others  complaints
 }
 
-// A server may send sets faster than anyone needs them. After each one the client pauses, several times as long as the work took, and then uses
-// the newest set of those that came meanwhile. So rules take at most a quarter of a processor, and their log stays short.
+// A server may send sets faster than anyone needs them. After each one the client pauses, several times as long as the
+// work took, and then uses the newest set of those that came meanwhile. So rules take at most a quarter of a processor,
+// and their log stays short.
 const (
 	workShare  = 3
 	leastPause = 100 * time.Millisecond
@@ -211,7 +212,8 @@ func (s *session) judge(r *discoveryv3.DiscoveryResponse) (reason string, wait t
 		wait = s.rejected.reject(version, content, err.Error(), time.Now())
 		s.have = s.have || result.Tree != nil
 		if s.have {
-			log.Error("rules rejected: bad resources keep their last good versions, the others are active", "error", err, "changed", result.Changed)
+			log.Error("rules rejected: bad resources keep their last good versions, the others are active", "error", err,
+				"changed", result.Changed)
 		} else {
 			log.Error("rules rejected, and no rules are active: requests are answered with UNAVAILABLE", "error", err)
 		}

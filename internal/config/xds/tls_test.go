@@ -40,16 +40,17 @@ func TestTLS(t *testing.T) {
 		files    tlsfiles.Options
 		rejected string // in the log; empty: rules arrive
 	}{
-		"the host":                     {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, ""},
-		"another host":                 {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, "127.0.0.1"},
-		"a configured name":            {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: "envoy-gateway"}, ""},
-		"not the configured name":      {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: "envoy-gateway"}, "wanted to match envoy-gateway"},
-		"a configured URI":             {[]string{spiffe}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: spiffe}, ""},
-		"not the configured URI":       {[]string{spiffe + "2"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: spiffe}, "not " + spiffe},
-		"a URI of another authority":   {[]string{spiffe}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), Name: spiffe}, "unknown authority"},
-		"an authority nobody trusts":   {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key")}, "unknown authority"},
-		"no certificate of ours":       {[]string{"127.0.0.1"}, tlsfiles.Options{CA: v.Path("ca.crt")}, "cannot connect"},
-		"a certificate of another one": {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: wrong.Path("tls.crt"), Key: wrong.Path("tls.key"), CA: v.Path("ca.crt")}, "cannot connect"}, // by chance the log says why,
+		"the host":                   {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, ""},
+		"another host":               {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, "127.0.0.1"},
+		"a configured name":          {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: "envoy-gateway"}, ""},
+		"not the configured name":    {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: "envoy-gateway"}, "wanted to match envoy-gateway"},
+		"a configured URI":           {[]string{spiffe}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: spiffe}, ""},
+		"not the configured URI":     {[]string{spiffe + "2"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt"), Name: spiffe}, "not " + spiffe},
+		"a URI of another authority": {[]string{spiffe}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), Name: spiffe}, "unknown authority"},
+		"an authority nobody trusts": {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key")}, "unknown authority"},
+		"no certificate of ours":     {[]string{"127.0.0.1"}, tlsfiles.Options{CA: v.Path("ca.crt")}, "cannot connect"},
+		// by chance the log says why,
+		"a certificate of another one": {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: wrong.Path("tls.crt"), Key: wrong.Path("tls.key"), CA: v.Path("ca.crt")}, "cannot connect"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := encrypted(t, ours, c.server...)

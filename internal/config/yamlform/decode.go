@@ -9,8 +9,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Decode returns the documents of a text as plain values, maps as map[string]any where all keys are text: for files whose
-// language another program defines. Dates are texts, as in JSON.
+// Decode returns the documents of a text as plain values, maps as map[string]any where all keys are text: for files
+// whose language another program defines. Dates are texts, as in JSON.
 func Decode(data []byte) (values []any, err error) {
 	defer recovered(&err)
 	d := yaml.NewDecoder(bytes.NewReader(data))

@@ -45,7 +45,8 @@ type Error struct {
 	Reference Reference // of a warning: what envoyproxy/ratelimit does with the file
 }
 
-// Reference is what envoyproxy/ratelimit does with a file that is accepted here with a warning. The zero value says nothing.
+// Reference is what envoyproxy/ratelimit does with a file that is accepted here with a warning. The zero value says
+// nothing.
 type Reference string
 
 // What it does.

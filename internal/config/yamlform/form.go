@@ -67,7 +67,8 @@ func Read[T any](v Value, f *Form[T], into *T) (read, unknown bool) {
 				unknown = m.unknownKey(k, n.Content[i+1], &f.Map) || unknown
 				continue
 			case twice:
-				v.r.ErrorAt(v.r.position(k), "key `%s` twice in one map: the first is %s", name.Value, v.r.position(first[j]).Near())
+				v.r.ErrorAt(v.r.position(k), "key `%s` twice in one map: the first is %s", name.Value,
+					v.r.position(first[j]).Near())
 				continue
 			}
 			own |= 1 << j

@@ -6,8 +6,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// AnyMap reads a map of anything: text, finite numbers, true, false, null, lists and maps of them. All of it can stand in
-// a google.protobuf.Struct. It returns nil, with an error noted, for what is no map.
+// AnyMap reads a map of anything: text, finite numbers, true, false, null, lists and maps of them. All of it can stand
+// in a google.protobuf.Struct. It returns nil, with an error noted, for what is no map.
 func (v Value) AnyMap() map[string]any {
 	if !v.IsMap() {
 		v.Errorf("%s must be a map, this is %s", v.label(), v.What())
@@ -44,7 +44,8 @@ func (v Value) anyMap(level int) map[string]any {
 				continue
 			}
 			if twice {
-				r.WarnAt(r.position(k), ReadsToo, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(first).Near())
+				r.WarnAt(r.position(k), ReadsToo, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value),
+					r.position(first).Near())
 			} else {
 				own[name.Value] = k
 			}
@@ -63,7 +64,8 @@ func (v Value) anything(level int) any {
 	n, r := v.node(), v.r
 	if level >= MaxLevels && n.Kind != yaml.ScalarNode {
 		if r.o.Lenient {
-			v.Warnf(Keeps, "%s has more than %d levels, which no client can read: what is below is left out", v.label(), MaxLevels)
+			v.Warnf(Keeps, "%s has more than %d levels, which no client can read: what is below is left out", v.label(),
+				MaxLevels)
 		} else {
 			v.Errorf("%s has more than %d levels", v.label(), MaxLevels)
 		}

@@ -19,7 +19,8 @@ func repeated(text string, n int) string {
 	return b.String()
 }
 
-// The values that aliases stand for are counted, and reading ends at a bound: keys that are skipped or unknown count too.
+// The values that aliases stand for are counted, and reading ends at a bound: keys that are skipped or unknown count
+// too.
 func TestExpandedIsBounded(t *testing.T) {
 	racetest.Sequential(t)
 	const n = 4000
@@ -46,7 +47,8 @@ func TestExpandedIsBounded(t *testing.T) {
 	}
 }
 
-// A mistake costs little if it is not reported: because several aliases lead to it, or because the file has too many mistakes.
+// A mistake costs little if it is not reported: because several aliases lead to it, or because the file has too many
+// mistakes.
 func TestUnreportedMistakesAreCheap(t *testing.T) {
 	racetest.Sequential(t)
 	const n = 20_000

@@ -4,8 +4,8 @@ import (
 	"math"
 )
 
-// Language describes the files of one kind: which maps they have, and which keys each map has. Schemas and references are
-// generated from it.
+// Language describes the files of one kind: which maps they have, and which keys each map has. Schemas and references
+// are generated from it.
 type Language struct {
 	Maps []*Map // the first is the file itself
 }
@@ -80,8 +80,10 @@ const (
 	AnyMap    // a map of anything
 	FlagOrMap // true, false, or a map of the language
 	Decimal   // a number above 0 and at most Most, with at most six decimals
-	Weights   // a whole number from 1 to Most, or a map of texts to numbers from 0 to Most with at most six decimals, or to maps of such whole numbers
-	Table     // a map of texts to whole numbers from 1 to Most
+	// a whole number from 1 to Most, or a map of texts to numbers from 0 to Most with at most six decimals, or to maps of
+	// such whole numbers
+	Weights
+	Table // a map of texts to whole numbers from 1 to Most
 )
 
 // Between is a whole number from least to most, both included.
@@ -90,7 +92,8 @@ func Between(least, most uint64) Type { return Type{Kind: Number, Least: least, 
 // Uint32 is a whole number of 32 bits, of at least minimum.
 func Uint32(minimum uint32) Type { return Between(uint64(minimum), math.MaxUint32) }
 
-// Uint53 is a whole number of 53 bits, of at least minimum. JSON, Redis' Lua and the metadata of answers have it exactly.
+// Uint53 is a whole number of 53 bits, of at least minimum. JSON, Redis' Lua and the metadata of answers have it
+// exactly.
 func Uint53(minimum uint64) Type { return Between(minimum, 1<<53-1) }
 
 // OneOf is one of some names. An empty name cannot be written; it keeps the place of a value without a name.

@@ -36,7 +36,8 @@ func (v Value) lastWins() Value {
 		if out == nil {
 			out = slices.Clone(m.Content[:i])
 		}
-		r.WarnAt(r.position(k), ReadsToo, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value), r.position(out[first]).Near())
+		r.WarnAt(r.position(k), ReadsToo, "key `%s` twice in one map: this one counts, not the first, %s", Clip(name.Value),
+			r.position(out[first]).Near())
 		if old := out[first+1]; old.Kind == yaml.MappingNode && value.Kind == yaml.MappingNode {
 			both := *value
 			if _, made := joined[old]; made { // its content grows: a copy for every repetition would take quadratic time

@@ -9,8 +9,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// unknownKeyMessage is a message about a key that a map does not have. It says what the key was probably meant to be, else where
-// it belongs, else which keys there are. Finding that out takes long: String is called only for errors that are reported.
+// unknownKeyMessage is a message about a key that a map does not have. It says what the key was probably meant to be,
+// else where it belongs, else which keys there are. Finding that out takes long: String is called only for errors that
+// are reported.
 type unknownKeyMessage struct {
 	k, value *yaml.Node
 	m        *Map
@@ -51,7 +52,8 @@ type unknownWordMessage struct {
 }
 
 func (u unknownWordMessage) String() string {
-	return UnknownWord(u.label, u.text, slices.DeleteFunc(slices.Clone(u.names), func(name string) bool { return name == "" }))
+	return UnknownWord(u.label, u.text, slices.DeleteFunc(slices.Clone(u.names),
+		func(name string) bool { return name == "" }))
 }
 
 // UnknownWord is a message about a text that is not among the names that label accepts.

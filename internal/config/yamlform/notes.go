@@ -7,13 +7,15 @@ const MaxErrors = 500
 
 // notes collects the errors, or the warnings, of one file.
 type notes struct {
-	all  []*Error
-	seen map[Error]struct{}    // what was noted since the first alias; what an alias stands for is read once for each alias
+	all []*Error
+	// what was noted since the first alias; what an alias stands for is read once for each alias
+	seen map[Error]struct{}
 	at   map[Position]struct{} // where seen was noted
 	more int                   // beyond MaxErrors
 }
 
-// add notes an error. repeats says that the same error may have been noted before. The message of an error beyond MaxErrors is not made.
+// add notes an error. repeats says that the same error may have been noted before. The message of an error beyond
+// MaxErrors is not made.
 func (n *notes) add(repeats bool, at Position, reference Reference, format string, args []any) {
 	if len(n.all) >= MaxErrors {
 		if _, again := n.at[at]; !again {

@@ -8,7 +8,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Pairs is a map as plain values, in order. A value, at any depth, is a string, bool, uint32, float64, nil, []any or Pairs.
+// Pairs is a map as plain values, in order. A value, at any depth, is a string, bool, uint32, float64, nil, []any or
+// Pairs.
 type Pairs []Pair
 
 // Pair is one key of such a map. Path is where its value really stands, if that is not below the map: errors name it.
@@ -18,8 +19,9 @@ type Pair struct {
 	Path  string
 }
 
-// Plain values become the same nodes that the library makes of a file, so that one reader reads both. Where a node of a file has a
-// line, a node of plain values has the number of the step that leads to it. Errors name the path that these steps make.
+// Plain values become the same nodes that the library makes of a file, so that one reader reads both. Where a node of a
+// file has a line, a node of plain values has the number of the step that leads to it. Errors name the path that these
+// steps make.
 
 // step is one step of the path from the top of plain values to one of them.
 type step struct {
@@ -29,8 +31,8 @@ type step struct {
 	path  string // the whole path, if it is another
 }
 
-// pathTo returns the path to a value, with a colon and a space before it, as in ": descriptors[2].rate_limit.unit"; it is
-// empty for the top.
+// pathTo returns the path to a value, with a colon and a space before it, as in ": descriptors[2].rate_limit.unit"; it
+// is empty for the top.
 func pathTo(steps []step, line int) string {
 	if line > len(steps) || steps[line-1].from == 0 {
 		return ""
@@ -63,8 +65,8 @@ func (r *Reader) Plain(top Pairs) Value {
 	return Value{r: r, at: n}
 }
 
-// PlainItems yields the items of a list that stands below the map of Plain, and is not part of it. It makes one at a time:
-// nodes are far larger than the values. An item is valid until the next one is made.
+// PlainItems yields the items of a list that stands below the map of Plain, and is not part of it. It makes one at a
+// time: nodes are far larger than the values. An item is valid until the next one is made.
 func (r *Reader) PlainItems(of Pair, list []any) iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		r.steps = append(r.steps, step{from: 1, key: of.Key, path: of.Path})

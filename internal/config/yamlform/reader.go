@@ -12,8 +12,8 @@ import (
 // MaxLevels is how deep values of one kind may nest: merges in merges, and lists and maps in a free-form map.
 const MaxLevels = 32
 
-// MaxExpanded returns how many values are read through aliases in a text; size is its length in bytes. The bound grows with the text, so
-// that many short files do not cost more than one long file.
+// MaxExpanded returns how many values are read through aliases in a text; size is its length in bytes. The bound grows
+// with the text, so that many short files do not cost more than one long file.
 func MaxExpanded(size int) int { return min(10_000+16*size, 2_000_000) }
 
 // Options say how a Reader reads.
@@ -21,14 +21,14 @@ type Options struct {
 	// Places are the maps that a file of this language may have. A key that stands in the wrong one gets an error that
 	// names the right one; earlier places win.
 	Places []*Map
-	// Lenient accepts some probable mistakes with a warning instead of an error. If a key is given twice, its last value counts. The
-	// keys in Ignored are ignored where they do not belong. Text after the end of a document is left out.
+	// Lenient accepts some probable mistakes with a warning instead of an error. If a key is given twice, its last value
+	// counts. The keys in Ignored are ignored where they do not belong. Text after the end of a document is left out.
 	Lenient bool
 	Ignored []string
 	// Hint returns a better message about an unknown key, or "".
 	Hint func(key string, value Value) string
-	// Meant suggests what to write instead of an unknown key that resembles no known key, or returns "". The key is in the map in, which
-	// has the form m.
+	// Meant suggests what to write instead of an unknown key that resembles no known key, or returns "". The key is in the
+	// map in, which has the form m.
 	Meant func(m *Map, in Value, key string, value Value) string
 }
 
@@ -55,8 +55,8 @@ type report struct {
 	as any // a *Map or a *Key
 }
 
-// repeated reports whether the same mistake was reported before, because several aliases lead to it. It is for messages that take long to
-// make; ErrorAt drops the other repeats.
+// repeated reports whether the same mistake was reported before, because several aliases lead to it. It is for messages
+// that take long to make; ErrorAt drops the other repeats.
 func (r *Reader) repeated(at *yaml.Node, as any) bool {
 	if !r.aliased {
 		return false
@@ -76,8 +76,8 @@ func (r *Reader) repeated(at *yaml.Node, as any) bool {
 // NewReader returns a reader whose errors name that file.
 func NewReader(file string, o Options) *Reader { return &Reader{file: file, o: o} }
 
-// Parse returns the documents of a text. Empty documents are left out: templates often leave some behind. If the text is
-// not YAML, that is an error, and the documents before it are returned.
+// Parse returns the documents of a text. Empty documents are left out: templates often leave some behind. If the text
+// is not YAML, that is an error, and the documents before it are returned.
 func (r *Reader) Parse(data []byte) []Value {
 	r.size += len(data)
 	r.most = MaxExpanded(r.size)
@@ -104,8 +104,8 @@ func (r *Reader) Parse(data []byte) []Value {
 	return roots
 }
 
-// ParseOne returns the only document of a text, and whether there is no error. empty is the error about a text without a document, second the
-// one about a second document.
+// ParseOne returns the only document of a text, and whether there is no error. empty is the error about a text without
+// a document, second the one about a second document.
 func (r *Reader) ParseOne(data []byte, empty, second string) (doc Value, ok bool) {
 	docs := r.Parse(data)
 	switch {

@@ -26,8 +26,8 @@ func (v Value) typed() Type {
 	return v.key.Type
 }
 
-// Text reads a text. Whole numbers, times, true and false are taken as written. A number with a point is rejected unless
-// the type takes it: 1.10 as a version is one number, and the text that was meant is another.
+// Text reads a text. Whole numbers, times, true and false are taken as written. A number with a point is rejected
+// unless the type takes it: 1.10 as a version is one number, and the text that was meant is another.
 func (v Value) Text() (string, bool) {
 	n := v.node()
 	if n.Kind == yaml.ScalarNode {
@@ -96,8 +96,8 @@ func oldFlag(text string) (value, is bool) {
 	return false, false
 }
 
-// Flag reads true or false, or a word that YAML 1.1 took for them, like yes and off; in a file also in quotes. It is false, with an
-// error noted, for anything else.
+// Flag reads true or false, or a word that YAML 1.1 took for them, like yes and off; in a file also in quotes. It is
+// false, with an error noted, for anything else.
 func (v Value) Flag() bool {
 	n := v.node()
 	if n.Kind == yaml.ScalarNode {
@@ -108,7 +108,8 @@ func (v Value) Flag() bool {
 		if decode(n, &b) {
 			return b
 		}
-		if n.Tag == "!!str" && v.r.steps == nil && (n.Value == "true" || n.Value == "false") { // in quotes, as templates write it
+		// in quotes, as templates write it
+		if n.Tag == "!!str" && v.r.steps == nil && (n.Value == "true" || n.Value == "false") {
 			return n.Value == "true"
 		}
 	}
@@ -158,7 +159,8 @@ func (v Value) Millionths() (uint64, bool) {
 			return u, true
 		}
 	}
-	v.Errorf("%s must be a number above 0 and at most %d, with at most six decimals, this is %s", v.label(), t.Most, v.What())
+	v.Errorf("%s must be a number above 0 and at most %d, with at most six decimals, this is %s", v.label(), t.Most,
+		v.What())
 	return 0, false
 }
 
@@ -173,9 +175,9 @@ func (v Value) Weight() (uint64, bool) {
 	return 0, false
 }
 
-// MillionthsByText reads a map of texts to decimal numbers within the bounds of the type. It yields the numbers in millionths, in
-// the order of the file, and records an error for each pair that it leaves out. It leaves out maps without an error, because
-// WeightsByText reads them.
+// MillionthsByText reads a map of texts to decimal numbers within the bounds of the type. It yields the numbers in
+// millionths, in the order of the file, and records an error for each pair that it leaves out. It leaves out maps
+// without an error, because WeightsByText reads them.
 func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for name, value := range v.byText() {
@@ -188,7 +190,8 @@ func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 				u, ok = millionths(n.Value)
 			}
 			if !ok || u > most*1_000_000 {
-				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name), v.label(), most, value.What())
+				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name),
+					v.label(), most, value.What())
 				continue
 			}
 			if !yield(name, u) {
@@ -209,14 +212,15 @@ func (v Value) TablesByText() iter.Seq2[string, Value] {
 	}
 }
 
-// WeightsByText reads a map of texts to whole numbers from 1 to the Most of the type, in the order of the file. It records an error
-// for each pair that it leaves out.
+// WeightsByText reads a map of texts to whole numbers from 1 to the Most of the type, in the order of the file. It
+// records an error for each pair that it leaves out.
 func (v Value) WeightsByText() iter.Seq2[string, uint64] {
 	return func(yield func(string, uint64) bool) {
 		for name, value := range v.byText() {
 			u, ok := value.Weight()
 			if !ok {
-				value.Errorf("%s in %s must be a whole number from 1 to %d, this is %s", Quote(name), v.label(), v.typed().Most, value.What())
+				value.Errorf("%s in %s must be a whole number from 1 to %d, this is %s", Quote(name), v.label(), v.typed().Most,
+					value.What())
 				continue
 			}
 			if !yield(name, u) {
@@ -249,7 +253,8 @@ func (v Value) byText() iter.Seq2[string, Value] {
 
 func millionths(text string) (uint64, bool) {
 	whole, decimals, point := strings.Cut(text, ".")
-	if len(decimals) > 6 || point && decimals == "" || len(whole) > 10 || strings.Trim(whole+decimals, "0123456789") != "" {
+	if len(decimals) > 6 || point && decimals == "" || len(whole) > 10 ||
+		strings.Trim(whole+decimals, "0123456789") != "" {
 		return 0, false
 	}
 	u, err := strconv.ParseUint(whole+decimals+strings.Repeat("0", 6-len(decimals)), 10, 64)

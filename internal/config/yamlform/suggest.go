@@ -18,8 +18,8 @@ func Closest(word string, candidates []string) string {
 	return best
 }
 
-// Slips is how many letters must be added, removed, changed or swapped with their neighbour to make one word into the other. Letter case,
-// dashes and underscores do not count.
+// Slips is how many letters must be added, removed, changed or swapped with their neighbour to make one word into the
+// other. Letter case, dashes and underscores do not count.
 func Slips(a, b string) int { return distance(plain(a), plain(b)) }
 
 func plain(s string) string {

@@ -11,18 +11,22 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// The library returns errors as text. Each text that people meet has a row here: its beginning, the usual cause, and where
-// the mistake is.
+// The library returns errors as text. Each text that people meet has a row here: its beginning, the usual cause, and
+// where the mistake is.
 var syntaxMessages = []syntaxMessage{
 	{text: "unknown anchor", hint: "if the * is part of a value, put the value in quotes", where: lastLine},
-	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes", where: lastLine},
-	{text: "did not find expected '-'", hint: "keys of one map, and dashes of one list, must begin in the same column", where: lastLine},
-	{text: "did not find expected key", hint: "keys of one map, and dashes of one list, must begin in the same column", where: lastLine},
+	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes",
+		where: lastLine},
+	{text: "did not find expected '-'", hint: "keys of one map, and dashes of one list, must begin in the same column",
+		where: lastLine},
+	{text: "did not find expected key", hint: "keys of one map, and dashes of one list, must begin in the same column",
+		where: lastLine},
 	{text: "did not find expected ',' or", hint: "close the bracket, and put commas between entries", where: lastLine},
 	{text: "did not find expected", where: lastLine},
 	{text: "could not find expected ':'", hint: "write `key: value`, with a space after the colon", where: lastLine},
 	{text: "found a tab character", where: lastLine},
-	{text: "mapping values are not allowed", hint: "check the indentation of this line and of the one above, or put a value that contains a colon in quotes"},
+	{text: "mapping values are not allowed",
+		hint: "check the indentation of this line and of the one above, or put a value that contains a colon in quotes"},
 	{text: "found character that cannot start any token", hint: "put a value that begins with @, ` or % in quotes"},
 	{text: "found unexpected end of stream", hint: "a quote is opened here and not closed"},
 	{text: "found unknown escape character", hint: "in double quotes write \\\\ for a backslash, or use single quotes"},
@@ -113,8 +117,8 @@ func lastAlias(data []byte, line int, anchor string) (aliasLine, col int) {
 	return bytes.Count(upTo[:i], []byte("\n")) + 1, utf8.RuneCount(upTo[bytes.LastIndexByte(upTo[:i], '\n')+1:i]) + 1
 }
 
-// unclosed is where the last bracket opens that is not closed before the end, or before a bracket of the other kind closes. Brackets in quotes
-// and comments do not count.
+// unclosed is where the last bracket opens that is not closed before the end, or before a bracket of the other kind
+// closes. Brackets in quotes and comments do not count.
 func unclosed(data []byte) (line, col int, open bool) {
 	type place struct {
 		line, col int
@@ -160,8 +164,8 @@ func unclosed(data []byte) (line, col int, open bool) {
 // lineEnds is where YAML counts a new line.
 var lineEnds = regexp.MustCompile("\r\n|\r|\u0085|\u2028|\u2029")
 
-// lastLine is the line that the library was reading when it gave up: it is fed line by line, and reads no further than it
-// must. For some mistakes the line that it names is where the surrounding block begins, or it names none.
+// lastLine is the line that the library was reading when it gave up: it is fed line by line, and reads no further than
+// it must. For some mistakes the line that it names is where the surrounding block begins, or it names none.
 func lastLine(data []byte) (line, col int) {
 	line, col = 1, 1
 	defer func() { _ = recover() }() // as in documents

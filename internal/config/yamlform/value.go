@@ -30,8 +30,8 @@ func (a *alias) leadsThrough(anchor *yaml.Node) bool {
 	return false
 }
 
-// child returns a value that stands in v. It returns false, with an error noted, if that value is an alias that never ends
-// or if the file's aliases stand for too much.
+// child returns a value that stands in v. It returns false, with an error noted, if that value is an alias that never
+// ends or if the file's aliases stand for too much.
 func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 	c := Value{v.r, n, key, v.via}
 	if !v.expand(n) {
@@ -51,15 +51,17 @@ func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 	return c, true
 }
 
-// expand counts one of the values in v, or a key without one, if aliases lead to v. It returns false if the file's aliases stand for too
-// much, and notes that error once. Without this bound a map of n keys behind n aliases would cost n times n.
+// expand counts one of the values in v, or a key without one, if aliases lead to v. It returns false if the file's
+// aliases stand for too much, and notes that error once. Without this bound a map of n keys behind n aliases would cost
+// n times n.
 func (v Value) expand(n *yaml.Node) bool {
 	if v.via == nil {
 		return true
 	}
 	v.r.expanded++
 	if v.r.expanded == v.r.most+1 {
-		v.r.ErrorAt(v.r.position(n), "the aliases of this file stand for more than %d values: write fewer aliases within aliases", v.r.most)
+		v.r.ErrorAt(v.r.position(n),
+			"the aliases of this file stand for more than %d values: write fewer aliases within aliases", v.r.most)
 	}
 	return v.r.expanded <= v.r.most
 }
@@ -153,8 +155,8 @@ func (v Value) Items() iter.Seq[Value] {
 	}
 }
 
-// Pairs yields the keys and values of a map. First come its own pairs, also repeated keys. Then come the pairs of the maps that it merges in,
-// if their keys were not yielded before. Nulls are included.
+// Pairs yields the keys and values of a map. First come its own pairs, also repeated keys. Then come the pairs of the
+// maps that it merges in, if their keys were not yielded before. Nulls are included.
 func (v Value) Pairs() iter.Seq2[Value, Value] {
 	return func(yield func(key, value Value) bool) {
 		if !v.IsMap() {
@@ -221,8 +223,8 @@ func (v Value) Keys() map[string]Value {
 	return keys
 }
 
-// eachMap calls read for a map and then for every map that it merges in, in the order in which their keys count: a map's
-// own keys come before merged keys, and earlier merges before later ones. merges is how many merges lead here.
+// eachMap calls read for a map and then for every map that it merges in, in the order in which their keys count: a
+// map's own keys come before merged keys, and earlier merges before later ones. merges is how many merges lead here.
 func (v Value) eachMap(merges int, read func(Value)) {
 	read(v)
 	var merge *yaml.Node

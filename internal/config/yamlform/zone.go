@@ -22,13 +22,14 @@ func (v Value) Zone() (*time.Location, bool) {
 	if c := titled(text); v.r.zone(c) != nil {
 		v.Errorf("unknown time zone %s: did you mean `%s`?", Quote(text), c)
 	} else {
-		v.Errorf("unknown time zone %s: %s takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text), v.label())
+		v.Errorf("unknown time zone %s: %s takes a name of the IANA database, like `Asia/Seoul` or `UTC`", Quote(text),
+			v.label())
 	}
 	return nil, false
 }
 
-// zone is loadZone. It looks a name up once, because that reads files; and no longer looks if the file has too many errors, because then it is rejected
-// anyway.
+// zone is loadZone. It looks a name up once, because that reads files; and no longer looks if the file has too many
+// errors, because then it is rejected anyway.
 func (r *Reader) zone(name string) *time.Location {
 	if _, none := r.noZones[name]; none || r.errs.more > 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// ask calls the backend and settles its answers. A denied lease does not show whether the hits of the take itself would be
-// denied too: a second call asks for those.
+// ask calls the backend and settles its answers. A denied lease does not show whether the hits of the take itself would
+// be denied too: a second call asks for those.
 func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backend.Request) error {
 	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
 	if !c.until.IsZero() { // it has waited before
@@ -44,8 +44,8 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	sent, began := *now, time.Now()
 	within := ctx
 	if c.leads {
-		// Others wait for these permits. If this caller goes away, the call continues: it must become known whether the permits
-		// were granted.
+		// Others wait for these permits. If this caller goes away, the call continues: it must become known whether the
+		// permits were granted.
 		var cancel context.CancelFunc
 		within, cancel = uncancelled(ctx)
 		defer cancel()
@@ -58,7 +58,8 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	for start := 0; start < len(c.request.Takes); {
 		end := c.request.Group(start)
 		if c.late(start, end, *now) {
-			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from", backend.ErrUnavailable))
+			err = errors.Join(err, fmt.Errorf("%w: the answer came after the end of the lease that a part of the hits is from",
+				backend.ErrUnavailable))
 		}
 		call := reply{sent, *now, shared(ctx, err)}
 		denied := backend.Denied(c.request.Takes[start:end], c.request.Outcomes[start:end])
@@ -86,7 +87,8 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	return err
 }
 
-// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them continue.
+// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them
+// continue.
 func (c *forwarded) breakOff() {
 	for k := range c.takes {
 		p := &c.takes[k]
@@ -101,9 +103,9 @@ func (c *forwarded) breakOff() {
 	}
 }
 
-// late reports whether permits that were set aside for a group have ended when the answer comes, and then marks the group as
-// failed: there is no moment at which both these permits and the hits that the call took are valid. This is like a timeout,
-// and as rare.
+// late reports whether permits that were set aside for a group have ended when the answer comes, and then marks the
+// group as failed: there is no moment at which both these permits and the hits that the call took are valid. This is
+// like a timeout, and as rare.
 func (c *forwarded) late(start, end int, now time.Time) bool {
 	late := false
 	for k := start; k < end; k++ {
@@ -172,8 +174,8 @@ type reply struct {
 	err       error // what the takes share that wait for its answer; nil: they ask for themselves
 }
 
-// shared is the error that waiting takes share: none if its cause is the deadline of this caller. The backend gives up a moment before that
-// deadline.
+// shared is the error that waiting takes share: none if its cause is the deadline of this caller. The backend gives up
+// a moment before that deadline.
 func shared(ctx context.Context, err error) (waiting error) {
 	d, bounded := ctx.Deadline()
 	if err != nil && ctx.Err() == nil && (!bounded || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
@@ -182,8 +184,8 @@ func shared(ctx context.Context, err error) (waiting error) {
 	return waiting
 }
 
-// settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the permits that
-// are set aside for it, and another call has to ask for the rest.
+// settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the
+// permits that are set aside for it, and another call has to ask for the rest.
 func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outcome, call reply) (answered bool) {
 	k := p.c
 	p.shard.mu.Lock()

@@ -41,8 +41,8 @@ func TestStoreClockLeapsIntoAnotherWindow(t *testing.T) {
 	}
 }
 
-// A take is partly from the lease and partly from the store. If the lease has ended when the store answers, the take has no
-// single moment at which it took effect. It fails then.
+// A take is partly from the lease and partly from the store. If the lease has ended when the store answers, the take
+// has no single moment at which it took effect. It fails then.
 func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -98,7 +98,8 @@ func TestSetAsideFromAnOlderLease(t *testing.T) {
 	})
 }
 
-// A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could be larger than the bucket.
+// A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could be larger than the
+// bucket.
 func TestPermitsOfABucketWearOff(t *testing.T) {
 	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -129,8 +130,8 @@ func TestPermitsOfABucketWearOff(t *testing.T) {
 	})
 }
 
-// The same while some of the permits are still valid. All that was used has been given back, so the bucket refills only for
-// the dormant ones.
+// The same while some of the permits are still valid. All that was used has been given back, so the bucket refills only
+// for the dormant ones.
 func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, &distant{})

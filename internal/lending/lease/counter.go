@@ -8,15 +8,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// hotCounter is what this replica knows about a hot counter. The lock of its shard protects it, except fields that are set
-// once.
+// hotCounter is what this replica knows about a hot counter. The lock of its shard protects it, except fields that are
+// set once.
 type hotCounter struct {
 	rule  descriptor.Limit // a copy of the takes' limit: their memory is the caller's
 	limit descriptor.Limit // the limit that the store counts under: tightened
 	terms terms
 
-	// The lease. Permits in the pool are charged in the store and not used yet. They may be used until live. After that they
-	// are dormant: the next answer of the store shows how many of them still count.
+	// The lease. Permits in the pool are charged in the store and not used yet. They may be used until live. After that
+	// they are dormant: the next answer of the store shows how many of them still count.
 	pool       int64
 	size       int64     // number of permits in the lease when it was taken
 	sent       time.Time // when it was asked for, which is before the store's clock was read
@@ -62,8 +62,8 @@ type fetch struct {
 	err  error // for the takes that waited; set before done is closed
 }
 
-// before reports whether now is before a deadline on both clocks. The monotonic clock does not follow corrections of the wall
-// clock, but it stands still while the machine is suspended. The wall clock does not stand still.
+// before reports whether now is before a deadline on both clocks. The monotonic clock does not follow corrections of
+// the wall clock, but it stands still while the machine is suspended. The wall clock does not stand still.
 func before(now, deadline time.Time) bool {
 	return now.Before(deadline) && now.UnixNano() < deadline.UnixNano()
 }
@@ -73,8 +73,8 @@ func shortened(d time.Duration) time.Duration { return d - d/1000 - 1 }
 
 func lengthened(d time.Duration) time.Duration { return d + d/1000 + 1 }
 
-// of reports whether the counter's lease is for this limit. The key does not say so: after a reload, or for another plan, the number may be
-// another one. Takes under that limit ask the store, which counts the permits as used.
+// of reports whether the counter's lease is for this limit. The key does not say so: after a reload, or for another
+// plan, the number may be another one. Takes under that limit ask the store, which counts the permits as used.
 func (c *hotCounter) of(l *descriptor.Limit) bool {
 	return c.rule.Requests == l.Requests && c.rule.Burst == l.Burst &&
 		c.rule.Algorithm == l.Algorithm && c.rule.NoDelay == l.NoDelay
@@ -88,8 +88,8 @@ func (c *hotCounter) alive(now time.Time) int64 {
 	return 0
 }
 
-// worth is how many of n permits still count at now, or at a later time, if the store confirms it. What a bucket has refilled
-// since they were taken may have gone to others: that many of them no longer count.
+// worth is how many of n permits still count at now, or at a later time, if the store confirms it. What a bucket has
+// refilled since they were taken may have gone to others: that many of them no longer count.
 func (c *hotCounter) worth(n int64, now time.Time) int64 {
 	switch {
 	case c.terms.Kind == backend.PermitsOfBucket:
@@ -105,8 +105,8 @@ func (c *hotCounter) worth(n int64, now time.Time) int64 {
 // unused is how many permits of the pool the store counts as used, although they are not.
 func (c *hotCounter) unused(now time.Time) int64 { return max(c.alive(now), c.worth(c.pool, now)) }
 
-// returnable is how many permits a refund may give back, if the store carries the refund out within the given time from now,
-// or never.
+// returnable is how many permits a refund may give back, if the store carries the refund out within the given time from
+// now, or never.
 func (c *hotCounter) returnable(now time.Time, within time.Duration) int64 {
 	if c.terms.Kind == backend.PermitsOfLog {
 		return 0 // the store would drop the newest entries, which may be those of other replicas
@@ -128,9 +128,9 @@ func (c *hotCounter) drop() (dropped int64) {
 	return dropped
 }
 
-// want is how many permits to ask the store for at now, including those that are needed at once. 1 or less means that no
-// lease is wanted. It is what this replica uses in half of the life of a lease, but at most a fair share of the capacity, and
-// of what is left.
+// want is how many permits to ask the store for at now, including those that are needed at once. 1 or less means that
+// no lease is wanted. It is what this replica uses in half of the life of a lease, but at most a fair share of the
+// capacity, and of what is left.
 func (c *hotCounter) want(now time.Time, replicas int) int64 {
 	if dt := now.Sub(c.since); dt >= c.terms.tau/8 {
 		w := math.Exp(-dt.Seconds() / c.terms.tau.Seconds())
@@ -189,8 +189,8 @@ func (c *hotCounter) capacity() int64 {
 	return int64(c.limit.Capacity())
 }
 
-// saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the limit
-// may be in use. Then that many permits are void, and saw returns how many it dropped.
+// saw records the answer of the store to a request that was sent at sent. If denied hits were counted, more than the
+// limit may be in use. Then that many permits are void, and saw returns how many it dropped.
 func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	c.there = o.Limit
 	c.used, c.remaining = o.Used, int64(o.Remaining(uint64(c.capacity())))
@@ -203,9 +203,9 @@ func (c *hotCounter) saw(o *backend.Outcome, sent time.Time) (void int64) {
 	return void
 }
 
-// same reports whether the window that the lease was charged to is still the window of the store's last answer, to a request
-// that was sent at sent. If so, both windows end at the same time. They differ if the clock of the store jumped meanwhile,
-// because it was set or because a failover brought another clock.
+// same reports whether the window that the lease was charged to is still the window of the store's last answer, to a
+// request that was sent at sent. If so, both windows end at the same time. They differ if the clock of the store jumped
+// meanwhile, because it was set or because a failover brought another clock.
 func (c *hotCounter) same(sent time.Time) bool {
 	off := trip + sent.Sub(c.sent)/500
 	return c.window.Sub(c.boundary).Abs() < off

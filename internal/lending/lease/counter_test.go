@@ -26,8 +26,9 @@ func hot(t *testing.T, l descriptor.Limit) *hotCounter {
 	return &hotCounter{rule: *x, limit: m.tighten(x), terms: m, remaining: -1, since: noon}
 }
 
-// What leases may do under a limit: permits live for a tenth of the window, at most half a second; all processes together hold at most a
-// twentieth of the capacity. Buckets are counted without what is refilled in that time, and entries of logs stay that much longer.
+// What leases may do under a limit: permits live for a tenth of the window, at most half a second; all processes
+// together hold at most a twentieth of the capacity. Buckets are counted without what is refilled in that time, and
+// entries of logs stay that much longer.
 func TestTermsOf(t *testing.T) {
 	minute, second := window(1, descriptor.Minute), window(1, descriptor.Second)
 	for _, c := range []struct {
@@ -162,8 +163,8 @@ func TestALeaseIsOfOneLimit(t *testing.T) {
 	}
 }
 
-// Permits of a window may be used for the lease's life, which ends with the window at the latest, a little earlier than the clock says. They
-// are worth as much until the window ends, and then nothing.
+// Permits of a window may be used for the lease's life, which ends with the window at the latest, a little earlier than
+// the clock says. They are worth as much until the window ends, and then nothing.
 func TestLifeOfPermitsOfAWindow(t *testing.T) {
 	for _, c := range []struct{ boundary, live, end float64 }{
 		{60_000, 499.5, 59_940},
@@ -199,9 +200,11 @@ func TestLifeOfPermitsOfAWindow(t *testing.T) {
 	}
 }
 
-// Permits of a bucket lose what the bucket refills while they are held. Those of a log are worth nothing after their life.
+// Permits of a bucket lose what the bucket refills while they are held. Those of a log are worth nothing after their
+// life.
 func TestLifeOfPermitsOfOthers(t *testing.T) {
-	k := hot(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}) // 20 per second
+	// 20 per second
+	k := hot(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket})
 	k.hold(10, noon)
 	for _, c := range []struct {
 		ms    float64
@@ -255,8 +258,8 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// How many permits to ask for: what is used in half of a lease's life or until the window ends, at most a share of the capacity and half of
-// what is left.
+// How many permits to ask for: what is used in half of a lease's life or until the window ends, at most a share of the
+// capacity and half of what is left.
 func TestWants(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -396,7 +399,8 @@ func TestSawAnAnswer(t *testing.T) {
 	}
 }
 
-// Two answers are of one window if it ends at the same time, but for a trip and clocks that run apart by a thousandth on each side.
+// Two answers are of one window if it ends at the same time, but for a trip and clocks that run apart by a thousandth
+// on each side.
 func TestSameWindow(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -455,8 +459,8 @@ func TestPermitsThatStillCount(t *testing.T) {
 	}
 }
 
-// A counter is hot after four takes within a lease's life. Others may use its place when that time is over, or if it lies in the future because
-// the clock was set back.
+// A counter is hot after four takes within a lease's life. Others may use its place when that time is over, or if it
+// lies in the future because the clock was set back.
 func TestHeat(t *testing.T) {
 	sh := &shard{}
 	const one, other = 1 << 32, 2 << 32 // two counters with one place

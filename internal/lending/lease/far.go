@@ -14,33 +14,38 @@ import (
 
 // A store in another region is further away than most callers wait. Leases of it (Options.Far) differ in this:
 //
-//   - Only windows are leased. Their permits live until the window or sub-window ends. So no limit has to be tightened, however long
-//     a trip is.
-//   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window begins. No caller's
-//     deadline ends such a question, so permits whose caller has left are there for the next one.
-//   - A request is answered from permits as a whole, with all its limits and descriptors, or the store is asked for what permits lack.
+//   - Only windows are leased. Their permits live until the window or sub-window ends. So no limit has to be tightened,
+//     however long a trip is.
+//   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window
+//     begins. No caller's deadline ends such a question, so permits whose caller has left are there for the next one.
+//   - A request is answered from permits as a whole, with all its limits and descriptors, or the store is asked for
+//     what permits lack.
 //   - The leases of all replicas hold up to a quarter of a limit, or the hits of one request each.
 //
-// The proof of the package comment holds: a permit is charged before it is used, and used only in the window it was charged to.
+// The proof of the package comment holds: a permit is charged before it is used, and used only in the window it was
+// charged to.
 
 // Far is a store in another region.
 type Far struct {
 	// Store answers questions for permits, and Peek. Options.Store answers all else: it may have a denial cache.
 	Store backend.Store
 
-	MayAsk func(now time.Time) bool              // bounds questions that no request causes, or that are about denied counters
+	// bounds questions that no request causes, or that are about denied counters
+	MayAsk func(now time.Time) bool
 	Denied func(*backend.Take, *backend.Outcome) // gets the denials
 	Waited func(attempts int, answered bool)     // counts requests that have waited for permits
 }
 
 const (
-	farShare   = 4                      // all leases of a far counter hold at most 1/farShare of its limit, or one request's hits each
+	// all leases of a far counter hold at most 1/farShare of its limit, or one request's hits each
+	farShare   = 4
 	farTau     = 3 * time.Second        // the longest tau: a lease covers half of it, which is longer than a trip
 	farNearest = 500 * time.Millisecond // the shortest tau: the window has ten times this
 	farLasting = time.Second            // see lasting
-	farTexts   = 1024                   // bytes of a descriptor: a longer one gets no permits, because each counter keeps a copy
-	farPause   = time.Second            // until the next question, after one that failed or brought permits that are over
-	edgeMargin = 2 * time.Millisecond   // after a window's end, so that the question arrives in the next one
+	// bytes of a descriptor: a longer one gets no permits, because each counter keeps a copy
+	farTexts   = 1024
+	farPause   = time.Second          // until the next question, after one that failed or brought permits that are over
+	edgeMargin = 2 * time.Millisecond // after a window's end, so that the question arrives in the next one
 )
 
 // farTerms returns the terms of a limit that another region counts.
@@ -56,8 +61,8 @@ func farTerms(t *backend.Take) terms {
 	return m
 }
 
-// farIdle returns how long a far counter without takes is kept: long, because the first requests for a forgotten counter wait for a trip;
-// shorter if more than half of the places are taken, so that other counters find one.
+// farIdle returns how long a far counter without takes is kept: long, because the first requests for a forgotten
+// counter wait for a trip; shorter if more than half of the places are taken, so that other counters find one.
 func (l *Leases) farIdle(k *hotCounter) time.Duration {
 	if 2*l.Len() > l.opts.MaxLeases {
 		return idleLives * k.terms.tau
@@ -80,7 +85,8 @@ func (l *Leases) startFar(
 	return false, nil
 }
 
-// takeFar answers a request from permits that are on their way, if there are any, or asks the store for what permits lack.
+// takeFar answers a request from permits that are on their way, if there are any, or asks the store for what permits
+// lack.
 func (l *Leases) takeFar(ctx context.Context, now time.Time, r *backend.Request, coming *fetch) error {
 	if coming == nil {
 		return l.take(ctx, now, r)
@@ -102,12 +108,14 @@ func (l *Leases) takeFar(ctx context.Context, now time.Time, r *backend.Request,
 	return l.take(ctx, now, r)
 }
 
-// holds reports whether permits of a request's counters are held: a request that is forwarded asks for so many fewer hits.
+// holds reports whether permits of a request's counters are held: a request that is forwarded asks for so many fewer
+// hits.
 func (l *Leases) holds(now time.Time, r *backend.Request) bool {
 	return slices.ContainsFunc(r.Takes, func(t backend.Take) bool { return t.Limit.Lease && l.unused(&t, now) > 0 })
 }
 
-// useAll answers all takes of a request from permits, or none. If permits are on their way that may be enough, it returns their fetch.
+// useAll answers all takes of a request from permits, or none. If permits are on their way that may be enough, it
+// returns their fetch.
 func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool, coming *fetch) {
 	if len(r.Takes) == 1 {
 		return l.useFar(nil, &r.Takes[0], &r.Outcomes[0], now, asks)
@@ -132,9 +140,10 @@ func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool
 	return enough, coming
 }
 
-// useFar answers a take from permits, and notes that in c if there is one. If there are too few, it may ask for more, and returns the fetch
-// that its request should wait for.
-func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now time.Time, asks bool) (used bool, coming *fetch) {
+// useFar answers a take from permits, and notes that in c if there is one. If there are too few, it may ask for more,
+// and returns the fetch that its request should wait for.
+func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now time.Time,
+	asks bool) (used bool, coming *fetch) {
 	if !t.Limit.Lease || t.Hits <= 0 || t.Settled || t.Guards || t.Origin == nil {
 		return false, nil
 	}
@@ -203,8 +212,8 @@ func textsOf(o *backend.Origin) (n int) {
 	return n
 }
 
-// ahead asks the store for permits, at least for the hits that a request lacks, and returns the fetch. It returns nil if the store was
-// asked a moment ago and had none, or must not be asked now. The shard is locked.
+// ahead asks the store for permits, at least for the hits that a request lacks, and returns the fetch. It returns nil
+// if the store was asked a moment ago and had none, or must not be asked now. The shard is locked.
 func (l *Leases) ahead(sh *shard, k *hotCounter, lacks int64, now time.Time) *fetch {
 	switch {
 	case k.fetch != nil:

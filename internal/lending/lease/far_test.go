@@ -70,8 +70,8 @@ func (d *overseas) held(key string, l *descriptor.Limit) int64 {
 	return d.unused(&backend.Take{Key: []byte(key), Limit: l}, time.Now())
 }
 
-// Counters that are used a few times and never again take the places of others for half a minute, not for the length of their
-// window. No timer keeps them in memory.
+// Counters that are used a few times and never again take the places of others for half a minute, not for the length of
+// their window. No timer keeps them in memory.
 func TestFarCountersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8
@@ -136,7 +136,8 @@ func TestFarWindowsEndAtOnce(t *testing.T) {
 	}
 }
 
-// Requests of two limits that compete for the last permits lose none: what the store has counted has passed, or is held.
+// Requests of two limits that compete for the last permits lose none: what the store has counted has passed, or is
+// held.
 func TestFarPermitsOfTwoLimits(t *testing.T) {
 	d := newOverseas(t, 8)
 	limits := map[string]*descriptor.Limit{"a": perWindow(t, 1<<30, descriptor.Year), "b": perWindow(t, 2000, descriptor.Year)}
@@ -164,8 +165,8 @@ func TestFarPermitsOfTwoLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkFar shows what a take from permits of another region costs, in turns with one from permits of a near store: as a
-// ratio of the fastest turns, in which neither asks for permits.
+// BenchmarkFar shows what a take from permits of another region costs, in turns with one from permits of a near store:
+// as a ratio of the fastest turns, in which neither asks for permits.
 func BenchmarkFar(b *testing.B) {
 	d, limit := newOverseas(b, 8), perWindow(b, 1<<31, descriptor.Year)
 	stores := [2]*Leases{New(Options{Store: d.store}), d.Leases}

@@ -127,8 +127,8 @@ func (f *fleet) crash(i int) {
 	f.replicas[i] = New(f.replicas[i].opts)
 }
 
-// take makes a take in one of the processes. A take that called the store took effect when the store answered; any other,
-// when it was answered.
+// take makes a take in one of the processes. A take that called the store took effect when the store answered; any
+// other, when it was answered.
 func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend.Outcome {
 	f.asked.Add(1)
 	var a admission

@@ -12,9 +12,9 @@ const (
 	hotTakes   = 4   // within the life of a lease: with fewer takes, a lease hardly saves a trip
 )
 
-// heat counts the takes of one counter that has no lease, for the length of a lease's life. Many counters share a slot, and
-// the first take that finds it free gets it for its counter. So cold counters cost nothing, however many there are. A hot
-// counter is found soon, because its takes come first more often than others.
+// heat counts the takes of one counter that has no lease, for the length of a lease's life. Many counters share a slot,
+// and the first take that finds it free gets it for its counter. So cold counters cost nothing, however many there are.
+// A hot counter is found soon, because its takes come first more often than others.
 type heat struct {
 	tag   uint32 // of the counter
 	takes uint32
@@ -46,8 +46,8 @@ func (sh *shard) warm(hash uint64, within time.Duration, hot hotness, now time.T
 	return h.takes >= hot.takes
 }
 
-// counter returns what is known about the counter of a take, if it is hot and under the same limit; else nil. The shard is
-// locked.
+// counter returns what is known about the counter of a take, if it is hot and under the same limit; else nil. The shard
+// is locked.
 func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *hotCounter {
 	if c := sh.counters[string(t.Key)]; c != nil {
 		if !c.of(t.Limit) {

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Permits that were not used for longer than a lease lives are given back, unless the refund may be carried out when the window is over. A
-// counter is forgotten after ten lives without a take. Closing waits for nothing.
+// Permits that were not used for longer than a lease lives are given back, unless the refund may be carried out when
+// the window is over. A counter is forgotten after ten lives without a take. Closing waits for nothing.
 func TestUnusedPermitsAreGivenBack(t *testing.T) {
 	bucket := descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}
 	for _, c := range []struct {
@@ -347,7 +347,8 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
-// Permits of all counters are dropped when any of them may have been cleared, and those of one limit are not shown under another.
+// Permits of all counters are dropped when any of them may have been cleared, and those of one limit are not shown
+// under another.
 func TestVoidAllDropsAllPermits(t *testing.T) {
 	all, _, k := holding(t, descriptor.Limit{}, 10)
 	other := k.rule

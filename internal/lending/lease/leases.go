@@ -12,8 +12,10 @@ import (
 
 // Options are the settings of Leases.
 type Options struct {
-	Store    backend.Store // required
-	Replicas int           // replicas that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default 1
+	Store backend.Store // required
+	// replicas that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default
+	// 1
+	Replicas int
 
 	// Timeout is the maximum time that the backend takes to answer. A take that has to wait twice, for an acquisition of
 	// another take and then for its own answer, still ends within it. Default: only the caller's deadline bounds it.
@@ -21,7 +23,8 @@ type Options struct {
 
 	Far *Far // the store is in another region: far.go. Timeout is required then. Nil: it is near
 
-	MaxLeases int // maximum number of counters that are leased from at once; others are counted in the backend. Default 10,000
+	// maximum number of counters that are leased from at once; others are counted in the backend. Default 10,000
+	MaxLeases int
 
 	// ReturnWithin bounds the delay of a refund: after this time, the backend has carried the refund out, or never will.
 	// Permits are given back only if that is right even at the end of this time. Default 1 min.
@@ -51,8 +54,9 @@ type Leases struct {
 }
 
 type shard struct {
-	mu       sync.Mutex
-	counters map[string]*hotCounter // by the counter's key; all rules of a counter have `lease` or none has it, and their limits may differ
+	mu sync.Mutex
+	// by the counter's key; all rules of a counter have `lease` or none has it, and their limits may differ
+	counters map[string]*hotCounter
 	heat     [heatSlots]heat
 }
 

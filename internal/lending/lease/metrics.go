@@ -6,8 +6,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// counts are totals since the start. Every leased permit is used, returned or expired in the end. Until then it is held, or
-// set aside for a take that is on its way.
+// counts are totals since the start. Every leased permit is used, returned or expired in the end. Until then it is
+// held, or set aside for a take that is on its way.
 type counts struct {
 	leased, used, returned, expired atomic.Int64
 
@@ -19,7 +19,8 @@ func (l *Leases) families() []metric.Family {
 	c := &l.counts
 	return []metric.Family{
 		{
-			Name: "ratelimitd_lease_permits_total", Help: "Permits; state: leased (all), used, returned or expired.", Labels: []string{"state"},
+			Name: "ratelimitd_lease_permits_total", Help: "Permits; state: leased (all), used, returned or expired.",
+			Labels: []string{"state"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.leased.Load()), "leased")
 				emit(float64(c.used.Load()), "used")
@@ -28,13 +29,15 @@ func (l *Leases) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, denied or failed.", Labels: []string{"result"},
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, denied or failed.",
+			Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.granted.Load()), "granted")
 				emit(float64(c.denied.Load()), "denied")
 				emit(float64(c.failed.Load()), "failed")
 			},
 		},
-		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts answered from a lease, without a round trip.", c.local.Load),
+		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts answered from a lease, without a round trip.",
+			c.local.Load),
 	}
 }

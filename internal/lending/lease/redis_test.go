@@ -37,8 +37,8 @@ func (c *leaping) now() time.Time {
 	return c.began.Add(time.Since(c.began) + time.Duration(c.leaped.Load()))
 }
 
-// Six processes use one hot counter from many goroutines, with a real Redis and with the memory store. All admitted takes
-// are within the limit, and nearly all of the limit is used. Processes crash, and hold permits for a while.
+// Six processes use one hot counter from many goroutines, with a real Redis and with the memory store. All admitted
+// takes are within the limit, and nearly all of the limit is used. Processes crash, and hold permits for a while.
 func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	redisStore := openRedis(t, true)
 	for name, store := range map[string]backend.Store{"memory": memory.New(memory.Options{}), "redis": redisStore} {

@@ -101,8 +101,8 @@ func TestResetVoidsPermitsTakenMeanwhile(t *testing.T) {
 	})
 }
 
-// Takes that begin after a reset are admitted once up to the limit and no further, at whatever moment the reset comes. No
-// older permit is used, not even one that was on its way.
+// Takes that begin after a reset are admitted once up to the limit and no further, at whatever moment the reset comes.
+// No older permit is used, not even one that was on its way.
 func TestResetAtAnyMoment(t *testing.T) {
 	const limit = 400
 	l := leased(t, descriptor.Limit{Requests: limit, Window: window(1, descriptor.Hour)})

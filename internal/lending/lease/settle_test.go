@@ -41,8 +41,8 @@ func (c *counts) counted(t *testing.T, what string, leased, used, returned, expi
 	}
 }
 
-// What becomes of permits that were set aside for a take, when the store has answered about the rest, and what the caller sees: unused
-// permits of this process count as unused.
+// What becomes of permits that were set aside for a take, when the store has answered about the rest, and what the
+// caller sees: unused permits of this process count as unused.
 func TestTheStoreAnswersATake(t *testing.T) {
 	for _, c := range []struct {
 		name                    string
@@ -199,7 +199,8 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	}
 }
 
-// A take asks for a lease if that pays and nothing speaks against it, else for its own hits. Permits that still live are set aside for it.
+// A take asks for a lease if that pays and nothing speaks against it, else for its own hits. Permits that still live
+// are set aside for it.
 func TestWhatATakeAsksFor(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -252,8 +253,8 @@ func TestWhatATakeAsksFor(t *testing.T) {
 	}
 }
 
-// Takes that leases cannot answer go to the store: groups ask for fewer hits by the permits of the lease, refunds give them back too, and peeks
-// count them as unused.
+// Takes that leases cannot answer go to the store: groups ask for fewer hits by the permits of the lease, refunds give
+// them back too, and peeks count them as unused.
 func TestWhatLeasesCannotAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -324,7 +325,8 @@ func TestPermitsReturnToTheirLease(t *testing.T) {
 	}
 }
 
-// When a call ends before the store was asked, what was set aside and what was to be given back returns to the lease. All takes have failed.
+// When a call ends before the store was asked, what was set aside and what was to be given back returns to the lease.
+// All takes have failed.
 func TestACallThatAsksNothing(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 5)
 	take := backend.Take{Key: []byte("k"), Limit: &k.rule, Hits: 1}
@@ -371,8 +373,8 @@ func TestPermitsThatEndBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// A lease that was denied says nothing about the hits of the take itself: these are asked for in a second call, less the permits that the process
-// has. A call of several takes asks only for those that have no answer.
+// A lease that was denied says nothing about the hits of the take itself: these are asked for in a second call, less
+// the permits that the process has. A call of several takes asks only for those that have no answer.
 func TestADeniedLeaseIsFollowedByTheTake(t *testing.T) {
 	for _, c := range []struct {
 		hits    int64

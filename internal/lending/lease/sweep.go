@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Run gives back unused permits until ctx ends. Then it gives back all that can be given back, and returns nil. After that,
-// all takes go to the backend.
+// Run gives back unused permits until ctx ends. Then it gives back all that can be given back, and returns nil. After
+// that, all takes go to the backend.
 func (l *Leases) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.opts.SweepInterval)
 	defer tick.Stop()
@@ -25,8 +25,8 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep gives back the permits of leases that were not used for the length of a lease's life, where that is right. It forgets
-// counters that are no longer hot.
+// Sweep gives back the permits of leases that were not used for the length of a lease's life, where that is right. It
+// forgets counters that are no longer hot.
 func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, false) }
 
 // Close gives back all permits where that is right, and drops the others. After it, nothing is leased any more.

@@ -17,11 +17,12 @@ type forwarded struct {
 	request backend.SubRequest
 	retry   backend.SubRequest // takes that still have no answer after the call
 	takes   []forwardedTake    // one for each take of request
-	leads   bool               // one of the takes is an acquisition: others wait for it, so this call must not wait for others
-	err     error              // of an acquisition that a take waited for
+	// one of the takes is an acquisition: others wait for it, so this call must not wait for others
+	leads bool
+	err   error // of an acquisition that a take waited for
 
-	// When a call that waits more than once has to end: two timeouts of the backend would be twice the time that the caller
-	// was promised.
+	// When a call that waits more than once has to end: two timeouts of the backend would be twice the time that the
+	// caller was promised.
 	until time.Time
 }
 
@@ -46,8 +47,8 @@ type forwardedTake struct {
 	limit descriptor.Limit // tightened
 }
 
-// take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two. It waits for the backend, and
-// for other calls.
+// take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two. It waits
+// for the backend, and for other calls.
 func (l *Leases) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	c := l.calls.Get().(*forwarded)
 	defer l.release(c)
@@ -72,9 +73,10 @@ func (l *Leases) take(ctx context.Context, now time.Time, r *backend.Request) er
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
 }
 
-// Start implements backend.Store. A request with a limit that is leased gets a goroutine, unless the lease of its counter
-// answers it.
-func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+// Start implements backend.Store. A request with a limit that is leased gets a goroutine, unless the lease of its
+// counter answers it.
+func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	if !concerns(r) {
 		return l.opts.Store.Start(ctx, now, b, r, done)
 	}
@@ -88,8 +90,8 @@ func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *
 	return false, nil
 }
 
-// local answers a request of one take from the lease of its counter. It returns false if that is not possible; then nothing
-// has changed.
+// local answers a request of one take from the lease of its counter. It returns false if that is not possible; then
+// nothing has changed.
 func (l *Leases) local(now time.Time, r *backend.Request) bool {
 	if len(r.Takes) != 1 || r.Takes[0].Hits <= 0 {
 		return false
@@ -125,9 +127,10 @@ func concerns(r *backend.Request) bool {
 	return false
 }
 
-// single answers a take from the lease of its counter, or adds it to the call to the backend. If another take is acquiring
-// permits of the same counter, single waits for the answer, but only once: if others used up the permits that came back, they
-// could do so again, so the take then makes its own call. single advances now by the time that it waited.
+// single answers a take from the lease of its counter, or adds it to the call to the backend. If another take is
+// acquiring permits of the same counter, single waits for the answer, but only once: if others used up the permits that
+// came back, they could do so again, so the take then makes its own call. single advances now by the time that it
+// waited.
 func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request, i int) error {
 	t := &r.Takes[i]
 	sh, hash := l.shard(t.Key)
@@ -246,8 +249,8 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 }
 
-// prepare adds a take that the lease cannot answer to the call to the backend. It asks for a new lease if that pays, else for
-// the hits that are missing. The shard is locked.
+// prepare adds a take that the lease cannot answer to the call to the backend. It asks for a new lease if that pays,
+// else for the hits that are missing. The shard is locked.
 func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take, i int, now time.Time) {
 	l.counts.expired.Add(k.expire(now))
 	p := forwardedTake{hits: t.Hits, shard: sh, c: k, terms: k.terms}
@@ -274,8 +277,8 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 	asked.Hits, asked.CountDenied = ask, false // a denied lease is not a denied request
 }
 
-// pass adds a take that leases cannot answer to the call to the backend. The permits of an existing lease still matter: a
-// take of a group asks for that many fewer hits, a refund gives them back too, and a peek counts them as unused.
+// pass adds a take that leases cannot answer to the call to the backend. The permits of an existing lease still matter:
+// a take of a group asks for that many fewer hits, a refund gives them back too, and a peek counts them as unused.
 func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	t := &r.Takes[i]
 	p := forwardedTake{hits: t.Hits}
@@ -314,8 +317,8 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	c.forward(i, p, t).Hits -= back
 }
 
-// setAside takes permits of the lease for a take that asks the backend for the rest. It does so only if they will last until
-// the backend answers. The shard is locked.
+// setAside takes permits of the lease for a take that asks the backend for the rest. It does so only if they will last
+// until the backend answers. The shard is locked.
 func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
@@ -330,11 +333,12 @@ func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	}
 }
 
-// lasting is the minimum time that permits which are set aside must still be valid: longer than a backend takes to answer.
+// lasting is the minimum time that permits which are set aside must still be valid: longer than a backend takes to
+// answer.
 const lasting = 25 * time.Millisecond
 
-// forward adds a take of the original request. It returns the take that goes to the backend, which asks for fewer hits by the
-// permits that are set aside.
+// forward adds a take of the original request. It returns the take that goes to the backend, which asks for fewer hits
+// by the permits that are set aside.
 func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backend.Take {
 	c.takes = append(c.takes, p)
 	asked := c.request.Add(place, *t)
@@ -357,8 +361,8 @@ func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	backend.Fail(r.Outcomes[from:])
 }
 
-// putBack returns to the lease the permits that were set aside and not used. If that lease is over, they are lost. The shard
-// is locked.
+// putBack returns to the lease the permits that were set aside and not used. If that lease is over, they are lost. The
+// shard is locked.
 func (l *Leases) putBack(p *forwardedTake) {
 	if p.c.gone || p.c.generation != p.generation {
 		l.counts.expired.Add(p.aside)

@@ -29,9 +29,9 @@ func (f *fleet) heatUp(t testing.TB, i int, key string, l *descriptor.Limit) {
 	t.Fatal("the counter has no lease after 1000 takes")
 }
 
-// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, denied hits
-// that count, several limits at once. Only dormant permits and tightened limits may make it stricter. So this test uses
-// window limits and intervals in which no lease ends.
+// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, denied
+// hits that count, several limits at once. Only dormant permits and tightened limits may make it stricter. So this test
+// uses window limits and intervals in which no lease ends.
 func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	fixed := descriptor.Limit{Requests: 200, Window: window(1, descriptor.Minute)}
 	sliding := fixed
@@ -160,8 +160,8 @@ func TestTakesWaitForOneTrip(t *testing.T) {
 	})
 }
 
-// A caller that leaves waits for no acquisition, neither its own nor another caller's. It takes nothing from the callers
-// that stay.
+// A caller that leaves waits for no acquisition, neither its own nor another caller's. It takes nothing from the
+// callers that stay.
 func TestCallersThatGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -217,8 +217,8 @@ func TestCallersThatGoAway(t *testing.T) {
 	})
 }
 
-// An acquisition without an answer grants nothing, fails at once for all callers that share it, and is not repeated for a
-// while.
+// An acquisition without an answer grants nothing, fails at once for all callers that share it, and is not repeated for
+// a while.
 func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})
@@ -290,7 +290,8 @@ func TestOutcomesAreInOrder(t *testing.T) {
 	}
 }
 
-// After a reload with another number, permits leased under the old limit are not used: also if the new limit is too small for leases.
+// After a reload with another number, permits leased under the old limit are not used: also if the new limit is too
+// small for leases.
 func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -381,7 +382,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Requests use two counters, in both orders, while permits of both are being fetched. No two requests wait for each other.
+// Requests use two counters, in both orders, while permits of both are being fetched. No two requests wait for each
+// other.
 func TestNobodyWaitsInACircle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})

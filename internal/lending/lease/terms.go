@@ -15,8 +15,8 @@ const (
 	nearest = 5 * time.Millisecond // a lease with a shorter life would not outlive a trip
 )
 
-// terms are what a limit allows leases to do. They depend only on the limit and the take's CountDenied, so that all replicas
-// agree on them. Only most depends on the number of replicas.
+// terms are what a limit allows leases to do. They depend only on the limit and the take's CountDenied, so that all
+// replicas agree on them. Only most depends on the number of replicas.
 type terms struct {
 	backend.Permits
 	tau  time.Duration // maximum time between taking and using a permit
@@ -68,8 +68,8 @@ func termsOf(t *backend.Take, replicas int) terms {
 // tightens reports whether takes have to be counted under a limit other than their own.
 func (m *terms) tightens() bool { return m.gap > 0 || m.stretch > 0 }
 
-// tighten returns the limit that a leased counter is kept under, by all replicas and for all takes. If permits of one rule
-// were taken under two limits, together they could exceed both. The counter's key is the same.
+// tighten returns the limit that a leased counter is kept under, by all replicas and for all takes. If permits of one
+// rule were taken under two limits, together they could exceed both. The counter's key is the same.
 func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 	t := *l
 	t.Burst -= m.gap

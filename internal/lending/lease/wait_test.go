@@ -65,8 +65,8 @@ func useUpALease(t *testing.T, leases *Leases, take func(hits int64) error) {
 	}
 }
 
-// A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with an
-// error different from that of the caller's deadline.
+// A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with
+// an error different from that of the caller's deadline.
 func TestWaitingTwiceEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 15 * time.Millisecond
@@ -101,8 +101,8 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	})
 }
 
-// A take waits for an acquisition of others only once. If they used up the permits that came back, it makes a call of its own, without
-// waiting for the acquisition that followed.
+// A take waits for an acquisition of others only once. If they used up the permits that came back, it makes a call of
+// its own, without waiting for the acquisition that followed.
 func TestWaitsForOthersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{Store: memory.New(memory.Options{})}
@@ -141,8 +141,8 @@ func TestWaitsForOthersOnce(t *testing.T) {
 	})
 }
 
-// Callers with different deadlines wait for one acquisition. Each caller stops waiting a moment before its own deadline,
-// with a deadline error. The other callers get their answers.
+// Callers with different deadlines wait for one acquisition. Each caller stops waiting a moment before its own
+// deadline, with a deadline error. The other callers get their answers.
 func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader, follower time.Duration // time until their deadlines; 0: none

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Claim says that a subscriber that has just joined holds what another replica has given it, and that it was seen to use rate tokens
-// per second.
+// Claim says that a subscriber that has just joined holds what another replica has given it, and that it was seen to
+// use rate tokens per second.
 func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
 	s.claim = claim{rate: max(rate, least), since: now, until: now.Add(patience), expires: now.Add(TTL + margin)}
 }
@@ -14,12 +14,13 @@ func (b *Bucket) Claim(now time.Time, s *Subscriber, rate float64) {
 // SetRemaining sets how many tokens may pass at once, if no replica holds a share of the limit yet.
 func (b *Bucket) SetRemaining(tokens float64) { b.remaining = max(tokens, 0) }
 
-// Ask returns what this replica asks of the store that divides the limit among replicas. The tokens that it returns are gone then, even
-// if the store does not answer.
+// Ask returns what this replica asks of the store that divides the limit among replicas. The tokens that it returns are
+// gone then, even if the store does not answer.
 func (b *Bucket) Ask(now time.Time, key string) Ask {
 	b.save(now)
 	b.settle(now)
-	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Saved: min(b.remaining, b.rate.Burst), Held: b.share.Processes > 0}
+	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Saved: min(b.remaining, b.rate.Burst),
+		Held: b.share.Processes > 0}
 	rate, burst := b.out()
 	a.HeldRate = rate
 	a.Returned = min(b.saved, max(b.share.Burst-b.share.FairBurst, 0))
@@ -35,7 +36,8 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 		}
 	}
 	a.ClaimRate = min(a.ClaimRate, a.Rate)
-	b.questions = max(b.questions+1, uint64(now.UnixMicro())) // higher than the numbers of an earlier bucket of the same limit, too
+	// higher than the numbers of an earlier bucket of the same limit, too
+	b.questions = max(b.questions+1, uint64(now.UnixMicro()))
 	a.Number, a.Answered = b.questions, b.answered
 	b.asked, b.askedAt = a, now
 	return a
@@ -67,9 +69,9 @@ func (b *Bucket) Answer(now time.Time, s Share) {
 	b.SetShare(now, s)
 }
 
-// grant divides a claimed rate and its tokens among the subscribers that wait for them. From then on these subscribers are counted as holding
-// their parts, until this replica gives them its own assignments. If no subscriber waits any more, the clients have gone
-// elsewhere but still hold what was claimed, so it counts as lost until it expires.
+// grant divides a claimed rate and its tokens among the subscribers that wait for them. From then on these subscribers
+// are counted as holding their parts, until this replica gives them its own assignments. If no subscriber waits any
+// more, the clients have gone elsewhere but still hold what was claimed, so it counts as lost until it expires.
 func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	all := 0.0
 	for _, s := range b.subscribers {
@@ -99,8 +101,8 @@ func (b *Bucket) grant(now time.Time, rate, tokens float64) {
 	}
 }
 
-// uncertainty is the part of what is taken for a claim that the client may not have held. The claim was measured: a client uses
-// more than its rate while it has tokens, and a few requests more or less are a large part of a low rate.
+// uncertainty is the part of what is taken for a claim that the client may not have held. The claim was measured: a
+// client uses more than its rate while it has tokens, and a few requests more or less are a large part of a low rate.
 func uncertainty(rate float64) float64 {
 	return max(leastUncertain, 1/math.Sqrt(1+rate*measuredOver.Seconds()))
 }
@@ -111,7 +113,8 @@ func (s *Subscriber) brings() {
 	s.former = append(s.former[:0], f) // of an earlier answer: a subscriber that waits has no assignment of this replica
 }
 
-// Unanswered says that there was no answer to Ask. The store may have taken what this replica did not hold, so it keeps only the rest.
+// Unanswered says that there was no answer to Ask. The store may have taken what this replica did not hold, so it keeps
+// only the rest.
 func (b *Bucket) Unanswered(now time.Time) {
 	b.save(now)
 	b.share.Rate, b.share.Burst = min(b.share.Rate, b.asked.HeldRate), min(b.share.Burst, b.asked.HeldBurst)
@@ -133,7 +136,8 @@ func (s *Subscriber) claims(now time.Time) bool {
 	return s.claim.got < enoughOfClaim*s.claim.rate && now.Before(s.claim.until)
 }
 
-// Unsettled reports whether shares are moving between replicas: this one holds more than its part, or waits for what others hold.
+// Unsettled reports whether shares are moving between replicas: this one holds more than its part, or waits for what
+// others hold.
 func (b *Bucket) Unsettled() bool {
 	return b.waiting || b.share.Rate > b.share.FairRate*(1+spare) || b.share.Rate < b.share.FairRate*(1-spare)
 }

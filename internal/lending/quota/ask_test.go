@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The store answers no question with a lower number than an earlier one of this process, so numbers ascend: when the clock is set back, and when
-// a bucket is forgotten and made anew while the store still remembers its last question.
+// The store answers no question with a lower number than an earlier one of this process, so numbers ascend: when the
+// clock is set back, and when a bucket is forgotten and made anew while the store still remembers its last question.
 func TestNumbersAscend(t *testing.T) {
 	b := NewSharedBucket(start, hundred)
 	last := uint64(0)
@@ -32,7 +32,8 @@ func TestNumbersAscend(t *testing.T) {
 	}
 }
 
-// Only a process that has had a share says that it holds one, and how much may be saved at the beginning matters only before that.
+// Only a process that has had a share says that it holds one, and how much may be saved at the beginning matters only
+// before that.
 func TestAsksForABeginning(t *testing.T) {
 	for _, c := range []struct{ remaining, want float64 }{{-5, 0}, {30, 30}, {500, 100}} {
 		k := kit{t, NewSharedBucket(start, hundred)}
@@ -143,7 +144,8 @@ func TestAClaimEnds(t *testing.T) {
 	k.true("a claim of the same moment as the question is answered by it", !k.b.Claims(after(3)))
 }
 
-// What is granted is divided in proportion to what clients still claim, and counts as held until it expires at the clients.
+// What is granted is divided in proportion to what clients still claim, and counts as held until it expires at the
+// clients.
 func TestGrants(t *testing.T) {
 	k := kit{t, NewSharedBucket(start, hundred)}
 	x, y := k.b.Join(start), k.b.Join(start)

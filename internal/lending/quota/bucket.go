@@ -10,14 +10,16 @@ import (
 const TTL = 30 * time.Second
 
 const (
-	// spare is the part of the rate that no subscriber gets. It becomes saved tokens, which pay when the burst of a subscriber grows.
-	// While a subscriber waits for its first token, spareForWaiting applies, so that the token is saved sooner.
+	// spare is the part of the rate that no subscriber gets. It becomes saved tokens, which pay when the burst of a
+	// subscriber grows. While a subscriber waits for its first token, spareForWaiting applies, so that the token is saved
+	// sooner.
 	spare, spareForWaiting = 0.02, 0.2
 
 	// reserve is the part of the burst that is kept for newcomers.
 	reserve = 0.125
 
-	// turn is the shortest time for which some subscribers hold tokens while others hold none, if there are too few for all.
+	// turn is the shortest time for which some subscribers hold tokens while others hold none, if there are too few for
+	// all.
 	turn = 15 * time.Second
 
 	// growth is by how much a share must grow to be worth a message.
@@ -26,40 +28,41 @@ const (
 	// enough is up to how much more than its part a subscriber may keep while others lack rate.
 	enough = 1.02
 
-	// surplus is how much more than its demand a subscriber gets while the rate does not suffice for all. What it does not use is lost to the
-	// others, so it is small. Demand that grows shows in the next report, because denied requests are part of it.
+	// surplus is how much more than its demand a subscriber gets while the rate does not suffice for all. What it does not
+	// use is lost to the others, so it is small. Demand that grows shows in the next report, because denied requests are
+	// part of it.
 	surplus = 1.03
 
-	// enoughOfClaim concerns a client that comes with an assignment of another replica. It keeps the old assignment until this replica can
-	// give it at least this part of the old rate.
+	// enoughOfClaim concerns a client that comes with an assignment of another replica. It keeps the old assignment until
+	// this replica can give it at least this part of the old rate.
 	enoughOfClaim = 0.9
 
-	// settling is how long a replica does not hand out the uncertain part of a rate that it took over for claims. Other clients of the
-	// ended replica went to other replicas, which replace the assignments of these clients in this time. Until then the sum of all
-	// assignments could exceed the limit.
+	// settling is how long a replica does not hand out the uncertain part of a rate that it took over for claims. Other
+	// clients of the ended replica went to other replicas, which replace the assignments of these clients in this time.
+	// Until then the sum of all assignments could exceed the limit.
 	settling = 3 * time.Second
 
 	// leastUncertain is the least part of a claim that is uncertain, and measuredOver the time over which it was measured.
 	leastUncertain = 0.1
 	measuredOver   = 5 * time.Second
 
-	// surplusOfSmall is surplus for token buckets of fewer than small tokens. A small bucket is often full, and what flows into a full
-	// bucket is lost.
+	// surplusOfSmall is surplus for token buckets of fewer than small tokens. A small bucket is often full, and what flows
+	// into a full bucket is lost.
 	surplusOfSmall = 1.4
 	small          = 5
 )
 
 // Bucket divides a rate among subscribers.
 //
-// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and the tokens that subscribers may have plus the
-// saved tokens. A client fills a new token bucket on its own, and a bucket that grows can hold more tokens at once. So each of them is paid
-// for with saved tokens, and tokens are saved at the rate that no subscriber holds. In a time T subscribers therefore let pass at most the
-// burst and T times the rate.
+// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and the tokens that
+// subscribers may have plus the saved tokens. A client fills a new token bucket on its own, and a bucket that grows can
+// hold more tokens at once. So each of them is paid for with saved tokens, and tokens are saved at the rate that no
+// subscriber holds. In a time T subscribers therefore let pass at most the burst and T times the rate.
 //
-// Messages take time and may be lost, so the bucket cannot know which of its assignments a client uses at a given moment. It counts the
-// largest one that is possible: the newest assignment and every earlier one that the client has not confirmed as replaced and that has
-// not expired. That is why lowering a subscriber frees its rate only after its next report, and why raising another subscriber
-// must wait for that report.
+// Messages take time and may be lost, so the bucket cannot know which of its assignments a client uses at a given
+// moment. It counts the largest one that is possible: the newest assignment and every earlier one that the client has
+// not confirmed as replaced and that has not expired. That is why lowering a subscriber frees its rate only after its
+// next report, and why raising another subscriber must wait for that report.
 type Bucket struct {
 	rate  Rate    // of the whole limit
 	share Share   // of this replica
@@ -118,7 +121,8 @@ func (b *Bucket) Rate() Rate { return b.rate }
 // Share returns the share of this replica.
 func (b *Bucket) Share() Share { return b.share }
 
-// SetRate changes the rate of a limit that only this replica hands out. The interval stays as it is, because Envoy ignores a change of it.
+// SetRate changes the rate of a limit that only this replica hands out. The interval stays as it is, because Envoy
+// ignores a change of it.
 func (b *Bucket) SetRate(now time.Time, r Rate) {
 	b.SetWholeRate(r)
 	b.save(now)
@@ -132,7 +136,8 @@ func (b *Bucket) SetWholeRate(r Rate) {
 	b.rate = r
 }
 
-// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this replica in proportion, until another rate is set.
+// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this replica in proportion, until
+// another rate is set.
 func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	if b.rate.PerSecond <= perSecond {
 		return
@@ -144,11 +149,12 @@ func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	b.share.FairRate *= part
 }
 
-// Reprice changes what one token stands for: from now on it is worth so many times what it was. What clients hold keeps its numbers, and so
-// counts for more until it is replaced.
+// Reprice changes what one token stands for: from now on it is worth so many times what it was. What clients hold keeps
+// its numbers, and so counts for more until it is replaced.
 func (b *Bucket) Reprice(now time.Time, times float64) {
 	b.save(now)
-	for _, part := range [...]*float64{&b.rate.PerSecond, &b.rate.Burst, &b.share.Rate, &b.share.Burst, &b.share.FairRate, &b.share.FairBurst, &b.saved, &b.remaining} {
+	for _, part := range [...]*float64{&b.rate.PerSecond, &b.rate.Burst, &b.share.Rate, &b.share.Burst, &b.share.FairRate,
+		&b.share.FairBurst, &b.saved, &b.remaining} {
 		*part /= times
 	}
 	b.capSaved()
@@ -162,7 +168,8 @@ func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.capSaved()
 }
 
-// Fix gives all subscribers the same assignment. None: they keep what they hold until it expires. Tokens are saved in the meantime.
+// Fix gives all subscribers the same assignment. None: they keep what they hold until it expires. Tokens are saved in
+// the meantime.
 func (b *Bucket) Fix(a Assignment) { b.fixed, b.isFixed = a, true }
 
 // Divide ends Fix: the rate is divided.
@@ -178,8 +185,8 @@ func (b *Bucket) Join(now time.Time) *Subscriber {
 	return s
 }
 
-// Report takes in how many requests passed at a subscriber since its report before, and how many did not. It returns whether a plan may change
-// something even if there were none.
+// Report takes in how many requests passed at a subscriber since its report before, and how many did not. It returns
+// whether a plan may change something even if there were none.
 func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) (plan bool) {
 	b.save(now)
 	plan = b.waiting || len(s.former) > 0 || s.Held.Kind == None
@@ -212,8 +219,9 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 }
 
-// Return gives a new subscriber what a lost client held, because the subscriber was seen to use that rate. The bucket cannot know which
-// of the lost clients it is, so the subscriber gets the smallest loss. It reports whether there was one.
+// Return gives a new subscriber what a lost client held, because the subscriber was seen to use that rate. The bucket
+// cannot know which of the lost clients it is, so the subscriber gets the smallest loss. It reports whether there was
+// one.
 func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	b.save(now)
 	smallest := -1
@@ -248,8 +256,8 @@ func (b *Bucket) remove(s *Subscriber) {
 	b.subscribers = slices.Delete(b.subscribers, last, last+1)
 }
 
-// NeedsPlan reports whether another plan may change something before a report comes: a subscriber waits for rate or tokens, or a subscriber
-// has not confirmed yet that its assignment was lowered.
+// NeedsPlan reports whether another plan may change something before a report comes: a subscriber waits for rate or
+// tokens, or a subscriber has not confirmed yet that its assignment was lowered.
 func (b *Bucket) NeedsPlan() bool {
 	if b.waiting {
 		return true
@@ -356,8 +364,8 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	return b.told
 }
 
-// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another replica keeps that assignment while this
-// replica tries to take it over.
+// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another replica keeps that
+// assignment while this replica tries to take it over.
 func (b *Bucket) deny(s *Subscriber) {
 	if s.claims(b.now) {
 		return
@@ -379,12 +387,13 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 	}
 }
 
-// choose sets chosen to the subscribers that hold tokens now. If there are too few tokens for all, the subscribers with demand and the
-// new ones take turns.
+// choose sets chosen to the subscribers that hold tokens now. If there are too few tokens for all, the subscribers with
+// demand and the new ones take turns.
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
-		if s.isSilent(now) || s.lapses(now) || s.claims(now) && b.share.Rate-b.heldRate+s.claim.got < enoughOfClaim*s.claim.rate {
+		if s.isSilent(now) || s.lapses(now) || s.claims(now) &&
+			b.share.Rate-b.heldRate+s.claim.got < enoughOfClaim*s.claim.rate {
 			continue // the others need not make room for what a client brings along
 		}
 		b.chosen = append(b.chosen, s)
@@ -426,8 +435,8 @@ func (b *Bucket) hand() float64 {
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }
 
-// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all replicas gives them to some replicas at a
-// time. While it is the turn of other replicas, there are none.
+// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all replicas gives them to
+// some replicas at a time. While it is the turn of other replicas, there are none.
 func (b *Bucket) tokens() int {
 	return int(min(b.share.Burst, b.share.FairBurst, math.MaxInt32))
 }

@@ -19,7 +19,8 @@ func TestBeginsWithSavedTokens(t *testing.T) {
 	k.out(0, 0, 0)
 }
 
-// A new rate applies from now on: what was saved before stays, up to the new burst. Envoy ignores a change of the interval.
+// A new rate applies from now on: what was saved before stays, up to the new burst. Envoy ignores a change of the
+// interval.
 func TestSetRate(t *testing.T) {
 	for _, c := range []struct{ rate, burst, saved float64 }{{50, 20, 20}, {1000, 1000, 30}} {
 		k := newKit(t, hundred, 10)
@@ -122,7 +123,8 @@ func TestNothingToDivide(t *testing.T) {
 	k.true("a single token is handed out", x.Held.MaxTokens == 1)
 }
 
-// A plan after a report is worth making while a subscriber waits, has nothing, or has not confirmed that it was lowered.
+// A plan after a report is worth making while a subscriber waits, has nothing, or has not confirmed that it was
+// lowered.
 func TestWhatAReportMayChange(t *testing.T) {
 	k := newKit(t, hundred, 100)
 	s := k.b.Join(start)
@@ -249,8 +251,8 @@ func TestForget(t *testing.T) {
 	k.true("no subscriber is left", len(k.b.Subscribers()) == 0)
 }
 
-// A client that comes back gets what the smallest lost client held, if it is worth a token and has not expired. It keeps that until it
-// expires, and its bucket costs no tokens that it has already.
+// A client that comes back gets what the smallest lost client held, if it is worth a token and has not expired. It
+// keeps that until it expires, and its bucket costs no tokens that it has already.
 func TestReturn(t *testing.T) {
 	back := func(losses ...loss) (kit, *Subscriber, bool) {
 		k := newKit(t, hundred, 10)

@@ -19,7 +19,8 @@ type fate struct {
 	what int // a case of world.befall
 }
 
-// TestDay lets 1,000 clients share many buckets for a day of virtual time: 10,000 with RATELIMITD_SOAK, else some of them.
+// TestDay lets 1,000 clients share many buckets for a day of virtual time: 10,000 with RATELIMITD_SOAK, else some of
+// them.
 func TestDay(t *testing.T) {
 	buckets := 20
 	if os.Getenv("RATELIMITD_SOAK") != "" {

@@ -13,8 +13,8 @@ type target struct {
 	max  uint32
 }
 
-// distribute moves the assignments of the chosen subscribers towards their fair parts. The other subscribers hold nothing. It lowers
-// before it raises, because rate and tokens can be handed out only once they are free.
+// distribute moves the assignments of the chosen subscribers towards their fair parts. The other subscribers hold
+// nothing. It lowers before it raises, because rate and tokens can be handed out only once they are free.
 func (b *Bucket) distribute() {
 	targets := b.targets()
 	for _, s := range b.subscribers {
@@ -72,7 +72,8 @@ func (b *Bucket) targets() []target {
 	return targets
 }
 
-// floor is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is new.
+// floor is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is
+// new.
 func (s *Subscriber) floor() float64 {
 	if s.reports == 0 && s.Held.Kind != Tokens {
 		return floorOfNew
@@ -108,7 +109,8 @@ func (t *target) lacksTokens() bool {
 	return float64(t.max) >= 3*float64(t.s.Held.MaxTokens)
 }
 
-// lower brings a subscriber down to its fair part: of the rate if others lack rate, of the tokens if others lack tokens.
+// lower brings a subscriber down to its fair part: of the rate if others lack rate, of the tokens if others lack
+// tokens.
 func (b *Bucket) lower(t *target, fewer, smaller bool) {
 	a := t.s.Held
 	if a.Kind != Tokens {
@@ -132,7 +134,8 @@ func (b *Bucket) raise(t *target, rate float64) {
 	}
 	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be a little less than a whole number
 	fill := max(min(float64(t.fill), free), float64(a.Fill))
-	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() && (fill < float64(t.fill) || b.Unsettled()) {
+	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() &&
+		(fill < float64(t.fill) || b.Unsettled()) {
 		return // it already holds more than that, and more rate will become free
 	}
 	tokens, wanted, paid := float64(a.MaxTokens), float64(t.max), 0.0

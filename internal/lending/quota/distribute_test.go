@@ -27,8 +27,8 @@ func (k kit) loses(rate float64) {
 	k.b.sum()
 }
 
-// The fair parts of clients, in tenths of requests per second, and the tokens that they may have: an eighth of the burst is kept for
-// newcomers, each client gets one token, and the rest is divided like the rate.
+// The fair parts of clients, in tenths of requests per second, and the tokens that they may have: an eighth of the
+// burst is kept for newcomers, each client gets one token, and the rest is divided like the rate.
 func TestFairParts(t *testing.T) {
 	type client struct {
 		rate            float64
@@ -171,7 +171,8 @@ func TestLowersByMoreThanTwoPercent(t *testing.T) {
 	}
 }
 
-// A client is also lowered if all together hold more than the share of this process, or than its fair part by more than 2 %.
+// A client is also lowered if all together hold more than the share of this process, or than its fair part by more than
+// 2 %.
 func TestLowersToTheShare(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -195,8 +196,8 @@ func TestLowersToTheShare(t *testing.T) {
 	}
 }
 
-// A client is raised to its part as far as rate and saved tokens are free, and if that is worth a message: 5 % more of one of them.
-// An eighth of the burst is kept for newcomers. What it has already it keeps.
+// A client is raised to its part as far as rate and saved tokens are free, and if that is worth a message: 5 % more of
+// one of them. An eighth of the burst is kept for newcomers. What it has already it keeps.
 func TestRaises(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -285,7 +286,8 @@ func TestOneStillWaits(t *testing.T) {
 	k.true("the bucket waits for a token", k.b.NeedsPlan())
 }
 
-// A newcomer among others gets at most half of what is saved, so that the next newcomer has some; but one token, if there is one.
+// A newcomer among others gets at most half of what is saved, so that the next newcomer has some; but one token, if
+// there is one.
 func TestNewcomersLeaveHalf(t *testing.T) {
 	k := newKit(t, hundred, 40)
 	x, y := k.b.Join(start), k.b.Join(start)
@@ -334,8 +336,8 @@ func TestTokensThatAClientBrings(t *testing.T) {
 	k.is("what is saved", k.b.saved, 12)
 }
 
-// A client with an assignment of another process keeps it, and gets no message, until it can get nine tenths of it here: now, if that is its
-// part, and nothing more is about to come.
+// A client with an assignment of another process keeps it, and gets no message, until it can get nine tenths of it
+// here: now, if that is its part, and nothing more is about to come.
 func TestWaitsForWhatItClaims(t *testing.T) {
 	for _, c := range []struct {
 		name                       string
@@ -412,8 +414,8 @@ func TestWhoGetsNothing(t *testing.T) {
 	k.holds(x, 0, 0)
 }
 
-// If there are too few tokens or too little rate for all, clients with demand and newcomers take turns, in the order in which they came: 15 s
-// each, or as long as two tokens take, but no longer than a million seconds.
+// If there are too few tokens or too little rate for all, clients with demand and newcomers take turns, in the order in
+// which they came: 15 s each, or as long as two tokens take, but no longer than a million seconds.
 func TestTurns(t *testing.T) {
 	in := func(k kit, seconds float64) (chosen string) {
 		k.b.choose(after(seconds))
@@ -501,8 +503,8 @@ func TestNotItsTurn(t *testing.T) {
 	k.holds(y, 80, 1)
 }
 
-// What clients may use in the worst case is the sum over them at any time, and no token appears that was not saved: what clients may have
-// and what is saved grows only by the rate that nobody may use.
+// What clients may use in the worst case is the sum over them at any time, and no token appears that was not saved:
+// what clients may have and what is saved grows only by the rate that nobody may use.
 func TestNoTokenAppears(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -564,8 +566,8 @@ func TestNoTokenAppears(t *testing.T) {
 	}
 }
 
-// A token bucket that began with one token, because none was saved then, soon gets more of what is saved: it loses much of its rate. The
-// reserve of a long window would take minutes to save.
+// A token bucket that began with one token, because none was saved then, soon gets more of what is saved: it loses much
+// of its rate. The reserve of a long window would take minutes to save.
 func TestSmallBucketGrowsBeforeTheReserveIsSaved(t *testing.T) {
 	k := newKit(t, Rate{PerSecond: 100, Burst: 6_000, Interval: 10 * time.Second}, 1)
 	a, b := k.b.Join(start), k.b.Join(start)

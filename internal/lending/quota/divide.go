@@ -1,11 +1,12 @@
 package quota
 
-// divide divides total among wants. No part is larger than its want while another part is smaller than its want. What is left after all
-// wants is shared equally.
+// divide divides total among wants. No part is larger than its want while another part is smaller than its want. What
+// is left after all wants is shared equally.
 //
-// It works in rounds, like water that fills vessels of different heights. Each round computes the level that an equal division of the
-// rest would reach. Every want below the level is met in full, which leaves more for the others and raises the level of the
-// next round. A round in which no want is met is the last: all remaining wants are above the level, and each gets the level.
+// It works in rounds, like water that fills vessels of different heights. Each round computes the level that an equal
+// division of the rest would reach. Every want below the level is met in full, which leaves more for the others and
+// raises the level of the next round. A round in which no want is met is the last: all remaining wants are above the
+// level, and each gets the level.
 func divide(total float64, wants []float64, parts []float64) {
 	left, open := total, len(wants)
 	for i := range parts {

@@ -49,7 +49,8 @@ func (k kit) plan(seconds float64) int {
 	return len(told)
 }
 
-// holds checks what a subscriber was told to let pass per second and at once. Both are 0 for a subscriber that lets nothing pass.
+// holds checks what a subscriber was told to let pass per second and at once. Both are 0 for a subscriber that lets
+// nothing pass.
 func (k kit) holds(s *Subscriber, rate float64, tokens uint32) {
 	k.Helper()
 	if h := s.Held; h.Kind == None || !near(h.Rate(), rate) || h.MaxTokens != tokens || h.TTL != 30*time.Second {

@@ -12,8 +12,8 @@ type Rate struct {
 	PerSecond float64 // tokens per second; 0: nothing passes
 	Burst     float64 // tokens that may pass at once
 
-	// Interval is the fill interval of all assignments. Envoy fills a bucket continuously, so it only says how finely the rate can be
-	// divided.
+	// Interval is the fill interval of all assignments. Envoy fills a bucket continuously, so it only says how finely the
+	// rate can be divided.
 	Interval time.Duration
 }
 
@@ -28,8 +28,8 @@ const (
 	least = 1.0 / (365 * 24 * 60 * 60)
 )
 
-// RateOf returns what a token bucket can express of a limit whose requests cost this many hits each. It is false for a limit without a rate:
-// concurrency.
+// RateOf returns what a token bucket can express of a limit whose requests cost this many hits each. It is false for a
+// limit without a rate: concurrency.
 func RateOf(l *descriptor.Limit, cost uint64) (Rate, bool) {
 	if l.Algorithm == descriptor.Concurrency {
 		return Rate{}, false

@@ -79,8 +79,8 @@ func (w *world) leave(e *envoy) {
 	w.gone = append(w.gone, e)
 }
 
-// reconnect breaks the stream of a client, which comes back at once with the assignment that it holds. It returns the client as it is
-// after that.
+// reconnect breaks the stream of a client, which comes back at once with the assignment that it holds. It returns the
+// client as it is after that.
 func (w *world) reconnect(e *envoy) *envoy {
 	w.leave(e)
 	w.gone = w.gone[:len(w.gone)-1]

@@ -23,8 +23,8 @@ type Subscriber struct {
 	sent    time.Time // when Held was written; zero: not yet
 	expires time.Time // of Held, at the client
 
-	// former lists the assignments that the client held before, oldest first. An assignment counts until it expires, or until a report of
-	// the client confirms a later assignment.
+	// former lists the assignments that the client held before, oldest first. An assignment counts until it expires, or
+	// until a report of the client confirms a later assignment.
 	former []former
 
 	tokens float64       // the fewest that the client can have had at its last report
@@ -40,14 +40,15 @@ type Subscriber struct {
 // former is an assignment that was replaced by one that the client may not have received yet.
 type former struct {
 	rate, burst float64
-	tokens      float64   // the fewest that the client can have had when it was replaced, less the requests that it has let pass since
-	kept        float64   // the part of the tokens that the next assignment leaves
-	sent        time.Time // zero: not yet
-	expires     time.Time
+	// the fewest that the client can have had when it was replaced, less the requests that it has let pass since
+	tokens  float64
+	kept    float64   // the part of the tokens that the next assignment leaves
+	sent    time.Time // zero: not yet
+	expires time.Time
 }
 
-// claim is about an assignment that another replica gave to a subscriber: the rate that the subscriber was seen to use, and how much of
-// the rate and the tokens this replica has taken over.
+// claim is about an assignment that another replica gave to a subscriber: the rate that the subscriber was seen to use,
+// and how much of the rate and the tokens this replica has taken over.
 type claim struct {
 	rate        float64
 	got, tokens float64
@@ -60,7 +61,8 @@ const (
 	// shortest is the shortest time over which demand is measured.
 	shortest = time.Second
 
-	// longestMeasured is the longest time, and fewest and clearly say how many requests make a measurement certain enough before.
+	// longestMeasured is the longest time, and fewest and clearly say how many requests make a measurement certain enough
+	// before.
 	longestMeasured = 30 * time.Second
 	fewest          = 20
 	clearly         = 4
@@ -71,8 +73,8 @@ const (
 	// margin is how much longer an assignment may last at the client than its time to live says.
 	margin = time.Second
 
-	// patience is how long a subscriber waits for what it claims. The ended replica counts as gone 12 s after its last question. The
-	// client's assignment lasts that long, because it was renewed at half of its TTL.
+	// patience is how long a subscriber waits for what it claims. The ended replica counts as gone 12 s after its last
+	// question. The client's assignment lasts that long, because it was renewed at half of its TTL.
 	patience = 14 * time.Second
 
 	// silent is the shortest time without a report after which a client is taken for hung. Envoy reports every 5 s.
@@ -91,8 +93,8 @@ const (
 // measured it. Its demand is known then, so it is treated like one that has reported.
 func (s *Subscriber) Measured(demand float64) { s.Demand, s.reports = demand, 1 }
 
-// report takes in how many requests passed at a client since its report before, and how many did not. It returns the tokens that
-// the client has lost for certain, because its bucket was made smaller.
+// report takes in how many requests passed at a client since its report before, and how many did not. It returns the
+// tokens that the client has lost for certain, because its bucket was made smaller.
 func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed float64) {
 	if allowed > 0 || denied > 0 {
 		s.active = now
@@ -113,8 +115,8 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 	return destroyed
 }
 
-// confirm forgets the assignments that the client cannot hold any more, because its report came after a later assignment. It returns the
-// tokens that the client lost when its bucket became smaller.
+// confirm forgets the assignments that the client cannot hold any more, because its report came after a later
+// assignment. It returns the tokens that the client lost when its bucket became smaller.
 func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	confirmed := func(sent time.Time) bool { return !sent.IsZero() && now.Sub(sent) >= settled }
 	gone := 0
@@ -133,15 +135,16 @@ func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	return destroyed
 }
 
-// isSilent reports whether reports of a client are missing. A client that hangs may read a message only after its assignment has expired, and
-// then its token bucket would start full again. So a silent client gets no new assignment until it reports.
+// isSilent reports whether reports of a client are missing. A client that hangs may read a message only after its
+// assignment has expired, and then its token bucket would start full again. So a silent client gets no new assignment
+// until it reports.
 func (s *Subscriber) isSilent(now time.Time) bool {
 	return s.reports > 0 && now.Sub(s.heard) > max(silent, 12*s.gap/5)
 }
 
-// lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A renewal that arrives after
-// the expiry starts a full bucket, for which no saved tokens were spent. So the client gets nothing until the bucket has certainly
-// expired, and then it gets a new bucket that saved tokens pay for.
+// lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A
+// renewal that arrives after the expiry starts a full bucket, for which no saved tokens were spent. So the client gets
+// nothing until the bucket has certainly expired, and then it gets a new bucket that saved tokens pay for.
 func (s *Subscriber) lapses(now time.Time) bool {
 	return s.Held.Kind == Tokens && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL-margin
 }
@@ -174,7 +177,8 @@ func (s *Subscriber) measure(now time.Time) {
 	}
 }
 
-// clear reports whether the requests of a time say enough about the demand: they are many, or clearly more or fewer than expected.
+// clear reports whether the requests of a time say enough about the demand: they are many, or clearly more or fewer
+// than expected.
 func (s *Subscriber) clear(took time.Duration) bool {
 	n, expected := float64(s.pending), s.Demand*took.Seconds()
 	return n >= fewest || math.Abs(n-expected) >= clearly
@@ -209,7 +213,8 @@ func (s *Subscriber) burst() float64 {
 func (s *Subscriber) tell(a Assignment) {
 	kept := min(float64(a.MaxTokens)/float64(s.Held.MaxTokens), 1)
 	if s.Held.Rate() > a.Rate() || s.Held.MaxTokens > a.MaxTokens {
-		s.former = append(s.former, former{rate: s.Held.Rate(), burst: float64(s.Held.MaxTokens), tokens: s.tokens, kept: kept, sent: s.sent, expires: s.expires})
+		s.former = append(s.former, former{rate: s.Held.Rate(), burst: float64(s.Held.MaxTokens), tokens: s.tokens,
+			kept: kept, sent: s.sent, expires: s.expires})
 	}
 	s.most += max(float64(a.MaxTokens)-s.burst(), 0)
 	if s.Held.Kind == Tokens { // a smaller token bucket keeps the ratio

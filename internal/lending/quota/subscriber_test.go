@@ -18,8 +18,8 @@ func tokensOf(rate float64, tokens uint32) Assignment {
 	return Assignment{Kind: Tokens, TTL: 30 * time.Second, Fill: uint32(10 * rate), Interval: 10 * time.Second, MaxTokens: tokens}
 }
 
-// The demand is measured over a second at least, and until 20 requests or 30 s or 4 requests more or fewer than expected make it certain.
-// A rise counts for 0.8, a fall for 0.7 or, of few requests, less.
+// The demand is measured over a second at least, and until 20 requests or 30 s or 4 requests more or fewer than
+// expected make it certain. A rise counts for 0.8, a fall for 0.7 or, of few requests, less.
 func TestDemand(t *testing.T) {
 	type step struct {
 		seconds float64
@@ -123,7 +123,8 @@ func TestLapses(t *testing.T) {
 	}
 }
 
-// The largest assignment counts that a client may still use: an earlier one until a report comes a second after a later one was written.
+// The largest assignment counts that a client may still use: an earlier one until a report comes a second after a later
+// one was written.
 func TestConfirm(t *testing.T) {
 	s := told()
 	largest := func(what string, rate, tokens float64) {
@@ -211,7 +212,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A client has certainly lost tokens if its bucket became smaller while it had them: in proportion, less what it let pass since.
+// A client has certainly lost tokens if its bucket became smaller while it had them: in proportion, less what it let
+// pass since.
 func TestLostTokens(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -243,7 +245,8 @@ func TestLostTokens(t *testing.T) {
 	}
 }
 
-// The fewest tokens that a client can have: it starts full, refills up to its size, and may have counted a second less than this process.
+// The fewest tokens that a client can have: it starts full, refills up to its size, and may have counted a second less
+// than this process.
 func TestFewestTokens(t *testing.T) {
 	s := told()
 	for i, c := range []struct {
@@ -269,7 +272,8 @@ func TestFewestTokens(t *testing.T) {
 	}
 }
 
-// The most that a client can have passed since its last report: what it had, and what its rate brings in a second more than has passed.
+// The most that a client can have passed since its last report: what it had, and what its rate brings in a second more
+// than has passed.
 func TestMost(t *testing.T) {
 	s := told()
 	most := func(seconds, want float64) {

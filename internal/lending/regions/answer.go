@@ -32,8 +32,9 @@ type answering struct {
 	done   func(*Answer)
 }
 
-// Answer carries out a query of another region. from is that region, as its certificate says. done is called once, perhaps from another
-// goroutine; what it does must not take long. A limit counts here whatever the rules of this region say of its home: homes never forward.
+// Answer carries out a query of another region. from is that region, as its certificate says. done is called once,
+// perhaps from another goroutine; what it does must not take long. A limit counts here whatever the rules of this
+// region say of its home: homes never forward.
 func (s *Store) Answer(ctx context.Context, from string, q *Query, done func(*Answer)) {
 	a := &answering{of: s, from: from, query: q, done: done}
 	now := s.opts.Now()
@@ -129,7 +130,8 @@ func (a *answering) add(i int, t *Take, found *backend.Resolved, now time.Time) 
 	a.part.Add(i, k)
 }
 
-// inWindow reports whether the window that ends then, in microseconds since 1970, is the present one. 0: it is not known.
+// inWindow reports whether the window that ends then, in microseconds since 1970, is the present one. 0: it is not
+// known.
 func inWindow(l *descriptor.Limit, ends int64, now time.Time) bool {
 	if ends == 0 || !onClock(l) {
 		return true
@@ -146,7 +148,8 @@ func (a *answering) noteHome(found *backend.Resolved) {
 	a.answer.Home = home
 	a.of.counts.otherHome.Add(1)
 	if a.of.strange.first("ours|" + a.from + "|" + home + "|" + a.query.Domain) {
-		a.of.opts.Logger.Warn("another region asks this one to count limits with another home: deploy the same rules in all regions",
+		a.of.opts.Logger.Warn("another region asks this one to count limits with another home: deploy the same rules in "+
+			"all regions",
 			"region", a.from, "home_here", home, "domain", a.query.Domain)
 	}
 }
@@ -160,7 +163,8 @@ func (a *answering) finish(err error) {
 	}
 	if err != nil {
 		if p, ok := errors.AsType[*async.PanicError](err); ok {
-			a.of.opts.Logger.Error("panic while answering another region", "region", a.from, "panic", p.Value, "stack", string(p.Stack))
+			a.of.opts.Logger.Error("panic while answering another region", "region", a.from, "panic", p.Value, "stack",
+				string(p.Stack))
 			backend.Fail(a.answer.Outcomes)
 		}
 		a.answer.Rejected = Unavailable

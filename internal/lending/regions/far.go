@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 )
 
-// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their way share the
-// next call.
+// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their
+// way share the next call.
 type far struct {
 	of      *Store
 	region  string
@@ -45,7 +45,8 @@ const (
 
 func newFar(s *Store, region string) *far {
 	f := &far{of: s, region: region, sums: make(map[uint64]uint64)}
-	f.questions = &overlimit.Far{Store: asker{f}, Askers: f.askers, Leased: func(key []byte) bool { return f.leases.Leased(key) }}
+	f.questions = &overlimit.Far{Store: asker{f}, Askers: f.askers,
+		Leased: func(key []byte) bool { return f.leases.Leased(key) }}
 	behind := backend.Store(f)
 	if s.opts.Denials > 0 {
 		f.denials = overlimit.New(overlimit.Options{Store: f, Bytes: s.opts.Denials, Far: f.questions})
@@ -74,7 +75,8 @@ const mostSums = 1000
 // keeps reports whether anything is kept that a change in the region makes void.
 func (f *far) keeps() bool { return f.leases.Len() > 0 || f.denials != nil && f.denials.Len() > 0 }
 
-// hears takes in what a replica of the region says about itself. After a change, the region's permits and denials are void.
+// hears takes in what a replica of the region says about itself. After a change, the region's permits and denials are
+// void.
 func (f *far) hears(s State) {
 	f.replicas.Store(int64(s.Replicas))
 	f.leases.SetReplicas(s.Replicas)
@@ -118,7 +120,8 @@ type inFlight struct {
 }
 
 // Start implements backend.Starter.
-func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	return f.start(ctx, now, r, false, done)
 }
 
@@ -126,11 +129,13 @@ func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *bac
 type asker struct{ *far }
 
 // Start implements backend.Starter.
-func (a asker) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (a asker) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	return a.start(ctx, now, r, true, done)
 }
 
-func (f *far) start(ctx context.Context, now time.Time, r *backend.Request, asked bool, done func(error)) (settled bool, err error) {
+func (f *far) start(ctx context.Context, now time.Time, r *backend.Request, asked bool,
+	done func(error)) (settled bool, err error) {
 	query, err := queryOf(now, r)
 	if err != nil {
 		backend.Fail(r.Outcomes)
@@ -150,7 +155,8 @@ func (f *far) waited(attempts int, answered bool) {
 // newQuestion returns a question about one counter for which no caller waits. answered is called with its outcome.
 func newQuestion(f *far, q *Query, answered func(*backend.Outcome)) *inFlight {
 	r := &backend.Request{Takes: []backend.Take{{Limit: new(descriptor.Limit)}}, Outcomes: make([]backend.Outcome, 1)}
-	n := &inFlight{far: f, query: *q, request: r, size: q.size(), asked: true, done: func(error) { answered(&r.Outcomes[0]) }}
+	n := &inFlight{far: f, query: *q, request: r, size: q.size(), asked: true,
+		done: func(error) { answered(&r.Outcomes[0]) }}
 	n.mu.Lock() // until the timer is known to the one that stops it
 	defer n.mu.Unlock()
 	n.timer, n.stop = time.AfterFunc(callTimeout, func() { n.leave(errNoAnswer) }), func() bool { return true }
@@ -211,7 +217,8 @@ func (f *far) leaves(ctx context.Context, own bool) error {
 		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered: %w",
 			backend.ErrUnavailable, f.region, context.DeadlineExceeded)
 	default:
-		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered in time", backend.ErrUnavailable, f.region)
+		return fmt.Errorf("%w: the region %s, which counts this limit, has not answered in time", backend.ErrUnavailable,
+			f.region)
 	}
 }
 
@@ -277,7 +284,8 @@ func (f *far) add(q *inFlight) {
 	begin := !full && f.calls < mostCalls && f.of.begin()
 	if full || !begin && f.calls == 0 {
 		f.mu.Unlock()
-		q.leave(fmt.Errorf("%w: too many requests wait for the region %s, or this replica stops", backend.ErrUnavailable, f.region))
+		q.leave(fmt.Errorf("%w: too many requests wait for the region %s, or this replica stops", backend.ErrUnavailable,
+			f.region))
 		return
 	}
 	f.waiting, f.bytes = append(f.waiting, q), f.bytes+q.size
@@ -456,14 +464,16 @@ func (a *Answer) outcome(i int, t *backend.Take) backend.Outcome {
 }
 
 func sameNumbers(a, b *descriptor.Limit) bool {
-	return a.Requests == b.Requests && a.Burst == b.Burst && a.Algorithm == b.Algorithm && a.Window.Unit == b.Window.Unit &&
+	return a.Requests == b.Requests && a.Burst == b.Burst && a.Algorithm == b.Algorithm &&
+		a.Window.Unit == b.Window.Unit &&
 		max(a.Window.Multiplier, 1) == max(b.Window.Multiplier, 1)
 }
 
 // otherHome notes that the region has counted what is, by its own rules, another region's.
 func (f *far) otherHome(home string, q *Query) {
 	if f.of.strange.first("theirs|" + f.region + "|" + home + "|" + q.Domain) {
-		f.of.opts.Logger.Warn("a region counts limits whose home is another region by its own rules: deploy the same rules in all regions",
+		f.of.opts.Logger.Warn("a region counts limits whose home is another region by its own rules: deploy the same rules "+
+			"in all regions",
 			"region", f.region, "home_there", home, "domain", q.Domain)
 	}
 }

@@ -2,13 +2,14 @@ package regions
 
 import "bytes"
 
-// HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty. All replicas of all
-// regions must have the same list, in any order, and the same prefix of keys.
+// HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty.
+// All replicas of all regions must have the same list, in any order, and the same prefix of keys.
 //
-// What follows the last | of the key names a limit of the rule. It does not matter, so all limits of a caller have one home.
+// What follows the last | of the key names a limit of the rule. It does not matter, so all limits of a caller have one
+// home.
 //
-// Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the counters that it wins
-// get another home.
+// Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the
+// counters that it wins get another home.
 func HomeOf(key []byte, regions []string) (home string) {
 	if end := bytes.LastIndexByte(key, '|'); end >= 0 {
 		key = key[:end]
@@ -33,8 +34,8 @@ func HomeOf(key []byte, regions []string) (home string) {
 
 const fnvPrime = 1099511628211
 
-// mixed spreads every bit of a sum over all bits of the result, as the end of MurmurHash3 does: FNV alone would draw similar numbers for
-// keys that differ only at their end.
+// mixed spreads every bit of a sum over all bits of the result, as the end of MurmurHash3 does: FNV alone would draw
+// similar numbers for keys that differ only at their end.
 func mixed(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd

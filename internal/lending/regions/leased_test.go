@@ -17,8 +17,9 @@ func leased(n int, more string) string {
 	return fmt.Sprintf("domain: d\ndescriptors:\n  - {key: k, overridable: true, rate_limit: {unit: minute, requests_per_unit: %d, lease: true, regions: {home: eu}%s}}\n", n, more)
 }
 
-// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an answer: of
-// the others, one for each replica and window is allowed, when the limit is used up. The regions get about the same.
+// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an
+// answer: of the others, one for each replica and window is allowed, when the limit is used up. The regions get about
+// the same.
 func TestExhaustedLimitsWithLeases(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range [][2]string{
@@ -46,7 +47,8 @@ func TestExhaustedLimitsWithLeases(t *testing.T) {
 	}
 }
 
-// The home is cut off, answers are lost, callers leave, and replicas hold permits of the window before: no minute has more than the limit.
+// The home is cut off, answers are lost, callers leave, and replicas hold permits of the window before: no minute has
+// more than the limit.
 func TestLeasesAcrossRegionsNeverAdmitMore(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,7 +115,8 @@ func (r *replica) quick() (limiter.Code, bool) {
 	return d.Code, time.Since(began) == 0
 }
 
-// A block at the home acts on permits within a second and a trip, and so does its end. Answers from permits have the home's numbers.
+// A block at the home acts on permits within a second and a trip, and so does its end. Answers from permits have the
+// home's numbers.
 func TestChangesAtHomeVoidPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, leased(6000, ""), "eu us", 1)
@@ -123,7 +126,8 @@ func TestChangesAtHomeVoidPermits(t *testing.T) {
 		if code, quick := us.quick(); code != limiter.OK || !quick {
 			t.Fatalf("%s, without a trip: %v", code, quick)
 		}
-		if st := us.store.Status(); st.Waited != 2 || st.Leased != 20 || st.Unanswered != 0 { // the first one, and the one that asked for permits
+		// the first one, and the one that asked for permits
+		if st := us.store.Status(); st.Waited != 2 || st.Leased != 20 || st.Unanswered != 0 {
 			t.Errorf("%+v", st)
 		}
 		w.in("eu").override("d.k", override.Numbers{Kind: override.Blocked}, "k=a")
@@ -141,8 +145,8 @@ func TestChangesAtHomeVoidPermits(t *testing.T) {
 	})
 }
 
-// The home's number is lower than this region's rule says, and was used up. In the next window requests that find no permits wait
-// for the home: they are not denied as if it was still used up.
+// The home's number is lower than this region's rule says, and was used up. In the next window requests that find no
+// permits wait for the home: they are not denied as if it was still used up.
 func TestPermitsOfALowerNumberThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, leased(6000, ""), "eu us", 1)

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// exhausted is a rule with a limit of 600 a minute at the home eu, for which callers in three regions of two replicas ask too often, all regions
-// as often as each other.
+// exhausted is a rule with a limit of 600 a minute at the home eu, for which callers in three regions of two replicas
+// ask too often, all regions as often as each other.
 type exhausted struct {
 	rule     string
 	hits     int64         // of each request
@@ -65,7 +65,8 @@ func (e *exhausted) run(t *testing.T) *result {
 	return got
 }
 
-// exhaustedRules are the limits that are tried, by name. What they have in common is that the window is long in comparison with a trip.
+// exhaustedRules are the limits that are tried, by name. What they have in common is that the window is long in
+// comparison with a trip.
 func exhaustedRules() [][2]string {
 	one := func(more string) string {
 		return "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}" + more + "}}\n"
@@ -78,8 +79,9 @@ func exhaustedRules() [][2]string {
 	}
 }
 
-// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Their requests have no answer while something may be left: that are about as
-// many as may pass. All others are denied at once, even if hits become free one after the other.
+// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Their requests have no answer while something may
+// be left: that are about as many as may pass. All others are denied at once, even if hits become free one after the
+// other.
 func TestExhaustedLimitsFarFromHome(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {
@@ -97,8 +99,8 @@ func TestExhaustedLimitsFarFromHome(t *testing.T) {
 	}
 }
 
-// Callers wait for the home. All of the limit is used, and regions outside the home get a part of it: as much as the home where many hits become
-// free at once; less where the home's own callers take each hit as soon as it is free.
+// Callers wait for the home. All of the limit is used, and regions outside the home get a part of it: as much as the
+// home where many hits become free at once; less where the home's own callers take each hit as soon as it is free.
 func TestPartsOfRegions(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {

@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Query is the part of one request whose counters another region keeps. That region finds the limits in its own rules, so its numbers hold,
-// and a counter that none of its rules names cannot be asked for.
+// Query is the part of one request whose counters another region keeps. That region finds the limits in its own rules,
+// so its numbers hold, and a counter that none of its rules names cannot be asked for.
 type Query struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry // as the caller sent them
@@ -41,8 +41,8 @@ type Take struct {
 	Commits                      bool // with Settled: as the commit of a reservation that nobody has made
 	Shadow                       bool // with Guards: the penalty is not enforced
 
-	// Ends is the end of the window in which hits that are given back were taken, in microseconds since 1970, or 0. After it nothing is
-	// given back: it would free hits of the next window.
+	// Ends is the end of the window in which hits that are given back were taken, in microseconds since 1970, or 0. After
+	// it nothing is given back: it would free hits of the next window.
 	Ends int64
 }
 
@@ -67,8 +67,9 @@ const (
 
 // State is what a region says about itself with its answers.
 type State struct {
-	Replica  uint64 // a number of the replica that answers
-	Sum      uint64 // stands for its rules, overrides and resets: after a change it is another number; replicas may have different ones
+	Replica uint64 // a number of the replica that answers
+	// stands for its rules, overrides and resets: after a change it is another number; replicas may have different ones
+	Sum      uint64
 	Rules    uint64 // stands for its rules alone; 0: unknown
 	Replicas int    // of other regions, that are connected to the replica that answers
 }
@@ -81,8 +82,8 @@ const MaxTakes = 1024
 
 // Peers are the other regions.
 type Peers interface {
-	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has an answer,
-	// one at a time. After an error, nothing is known about the others.
+	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has
+	// an answer, one at a time. After an error, nothing is known about the others.
 	Ask(ctx context.Context, region string, queries []Query, heard func(State), answered func(i int, a *Answer)) error
 }
 
@@ -91,6 +92,7 @@ type Resolver interface {
 	// Resolve finds one limit of a descriptor. tag is the limit's.
 	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Resolved, bool)
 
-	// Sums returns a number for all that Resolve depends on, and one for the rules alone. Replicas with the same have the same.
+	// Sums returns a number for all that Resolve depends on, and one for the rules alone. Replicas with the same have the
+	// same.
 	Sums(now time.Time) (all, rules uint64)
 }

@@ -21,16 +21,21 @@ func (s *Store) families() []metric.Family {
 	return []metric.Family{
 		{
 			Name: "ratelimitd_region_attempts_total", Labels: []string{"result"},
-			Help: "Attempts under limits whose home is another region; result: leased (its permits answered, without a trip), waited (for the home) or unanswered (waited in vain: on_error decided).",
+			Help: "Attempts under limits whose home is another region; result: leased (its permits answered, without a trip), " +
+				"waited (for the home) or unanswered (waited in vain: on_error decided).",
 			Counts: func(emit metric.Emit) {
 				emit(float64(s.leased()), "leased")
 				emit(float64(c.waited.Load()), "waited")
 				emit(float64(c.unanswered.Load()), "unanswered")
 			},
 		},
-		metric.Counter("ratelimitd_region_other_home_total", "Limits that this region counted for another one although its rules name another home.", c.otherHome.Load),
-		metric.Gauge("ratelimitd_region_unseen_hits", "The most hits of one counter in mode eventual that another region admitted between two of its answers, in the last 1 to 2 minutes.", s.unseen.load),
-		metric.Counter("ratelimitd_region_forgotten_tallies_total", "Attempts in mode eventual that counted as regional, because too many counters were in use.", c.forgotten.Load),
+		metric.Counter("ratelimitd_region_other_home_total",
+			"Limits that this region counted for another one although its rules name another home.", c.otherHome.Load),
+		metric.Gauge("ratelimitd_region_unseen_hits",
+			"The most hits of one counter in mode eventual that another region admitted between two of its answers, in the "+
+				"last 1 to 2 minutes.", s.unseen.load),
+		metric.Counter("ratelimitd_region_forgotten_tallies_total",
+			"Attempts in mode eventual that counted as regional, because too many counters were in use.", c.forgotten.Load),
 	}
 }
 
@@ -71,8 +76,8 @@ const (
 	RulesDiffer
 )
 
-// PeerRejection is the last query that a region did not carry out, because its rules differ or its store did not answer. The zero
-// PeerRejection: there was none.
+// PeerRejection is the last query that a region did not carry out, because its rules differ or its store did not
+// answer. The zero PeerRejection: there was none.
 type PeerRejection struct {
 	At     time.Time
 	Why    Rejection
@@ -82,11 +87,13 @@ type PeerRejection struct {
 
 // Status returns what this replica knows.
 func (s *Store) Status() Status {
-	st := Status{Region: s.opts.Region, Waited: s.counts.waited.Load(), Unanswered: s.counts.unanswered.Load(), Leased: s.leased()}
+	st := Status{Region: s.opts.Region, Waited: s.counts.waited.Load(), Unanswered: s.counts.unanswered.Load(),
+		Leased: s.leased()}
 	own := s.State().Rules
 	for name, p := range s.peers {
 		p.mu.Lock()
-		one := PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Err: p.err, RTT: p.rtt, Rejection: p.rejection}
+		one := PeerStatus{Region: name, Heard: p.lastHeard, Asked: p.lastAsked, Err: p.err, RTT: p.rtt,
+			Rejection: p.rejection}
 		switch {
 		case own == 0 || p.rules == 0:
 		case own == p.rules:

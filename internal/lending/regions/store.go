@@ -36,7 +36,8 @@ type Options struct {
 	Logger  *slog.Logger    // default slog.Default()
 }
 
-// Store sends takes under limits whose home is another region there, lowers the limits of tallies, and passes all other takes on.
+// Store sends takes under limits whose home is another region there, lowers the limits of tallies, and passes all other
+// takes on.
 type Store struct {
 	opts   Options
 	counts counts
@@ -128,7 +129,8 @@ func (s *Store) HomeElsewhere(key []byte, l *descriptor.Limit) (home string, els
 func (s *Store) place(t *backend.Take) string { return s.homeOf(t.Key, t.Limit) }
 
 // Start implements backend.Store. A request whose counters have several homes gets a goroutine.
-func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	elsewhere, tallied := false, false
 	for i := range r.Takes {
 		if t := &r.Takes[i]; t.Limit.Regions != nil {
@@ -167,7 +169,8 @@ func (s *Store) alone(r *backend.Request) (at string, alone bool) {
 }
 
 // startAt settles takes of one home.
-func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at string, r *backend.Request, done func(error)) (bool, error) {
+func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at string, r *backend.Request,
+	done func(error)) (bool, error) {
 	if at == "" {
 		return s.startTallied(ctx, now, b, r, done)
 	}
@@ -180,7 +183,8 @@ func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at
 }
 
 func (s *Store) noRegion(name string) error {
-	return fmt.Errorf("%w: the home %q of this limit is not one of the regions %s: correct the rule, or RATELIMITD_REGIONS",
+	return fmt.Errorf("%w: the home %q of this limit is not one of the regions %s: correct the rule, or "+
+		"RATELIMITD_REGIONS",
 		backend.ErrUnavailable, name, strings.Join(s.opts.Regions, ", "))
 }
 
@@ -228,10 +232,12 @@ func errResetThere(home string) error {
 	return fmt.Errorf("the counter belongs to the region %s: reset it there", home)
 }
 
-// Cleared is called after counters of this region were cleared, by any of its replicas: other regions forget their denials.
+// Cleared is called after counters of this region were cleared, by any of its replicas: other regions forget their
+// denials.
 func (s *Store) Cleared() { s.resets.Add(1) }
 
-// begin begins a call that the store makes on its own. It returns false after the store has stopped. The end of the call is s.sending.Done.
+// begin begins a call that the store makes on its own. It returns false after the store has stopped. The end of the
+// call is s.sending.Done.
 func (s *Store) begin() bool {
 	s.closing.RLock()
 	defer s.closing.RUnlock()
@@ -242,8 +248,8 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// Run asks the other regions for their state, until ctx ends: once a second those whose permits or denials this replica keeps, the others
-// every five seconds. Then it gives permits back, and waits for the calls that are on their way.
+// Run asks the other regions for their state, until ctx ends: once a second those whose permits or denials this replica
+// keeps, the others every five seconds. Then it gives permits back, and waits for the calls that are on their way.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.end()
 	var leasing sync.WaitGroup

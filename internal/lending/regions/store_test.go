@@ -113,7 +113,8 @@ func TestHitsThatNeverFit(t *testing.T) {
 					}
 					pass(50 * time.Millisecond)
 				}
-				if n := w.calls.Load() - calls; n > 20 || unanswered > 10 { // denied hits that count are free again in the next window
+				// denied hits that count are free again in the next window
+				if n := w.calls.Load() - calls; n > 20 || unanswered > 10 {
 					t.Errorf("%s%s: %d calls, %d of 6000 requests without an answer", what, more, n, unanswered)
 				}
 			}
@@ -184,7 +185,8 @@ func TestChangesAtTheHome(t *testing.T) {
 	})
 }
 
-// Replicas of the home that have heard of different numbers of resets do not make others forget what is denied, again and again.
+// Replicas of the home that have heard of different numbers of resets do not make others forget what is denied, again
+// and again.
 func TestReplicasThatCountResets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 2)
@@ -316,7 +318,8 @@ func TestRefunds(t *testing.T) {
 		nextMinute()
 		eu.wants(30, "k=a", limiter.OK, 70)
 		nextMinute()
-		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)) - 10*time.Millisecond) // the refund arrives in the next window
+		// the refund arrives in the next window
+		pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute)) - 10*time.Millisecond)
 		eu.wants(30, "k=a", limiter.OK, 70)
 		done := make(chan error)
 		go func() { _, err := us.ask(-30, "k=a"); done <- err }()

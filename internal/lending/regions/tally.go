@@ -12,8 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual). There is no home and no
-// promise: a region asks the others what they have counted, while it is asked for the counter itself. Only this replica remembers the answers.
+// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual).
+// There is no home and no promise: a region asks the others what they have counted, while it is asked for the counter
+// itself. Only this replica remembers the answers.
 type tally struct {
 	query    Query // how the others find their counters: of the first take, but any rule of the counter finds them
 	window   time.Duration
@@ -66,8 +67,8 @@ type tallies struct {
 	all map[string]*tally
 }
 
-// of returns the tally of a key, and makes it if there is none. It returns nil if there are too many that are in use: what the others have
-// counted there must not be forgotten.
+// of returns the tally of a key, and makes it if there is none. It returns nil if there are too many that are in use:
+// what the others have counted there must not be forgotten.
 func (c *tallies) of(key []byte, now time.Time, create func() *tally) *tally {
 	c.mu.RLock()
 	t := c.all[string(key)]
@@ -109,10 +110,12 @@ func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
 	n := s.tallies.of(t.Key, now, func() *tally {
 		window := t.Limit.Window // the take's limit is not valid for longer than the take
 		n := &tally{
-			window: window.Length(), others: make([]others, len(s.others)), interval: min(max(window.Length()/50, shortestInterval), longestInterval),
+			window: window.Length(), others: make([]others, len(s.others)),
+			interval: min(max(window.Length()/50, shortestInterval), longestInterval),
 			query: Query{
-				Domain: strings.Clone(t.Origin.Domain), Descriptors: [][]descriptor.Entry{descriptor.CloneEntries(t.Origin.Entries)},
-				Takes: []Take{{Limit: t.Rule.Tag(t.Limit)}},
+				Domain:      strings.Clone(t.Origin.Domain),
+				Descriptors: [][]descriptor.Entry{descriptor.CloneEntries(t.Origin.Entries)},
+				Takes:       []Take{{Limit: t.Rule.Tag(t.Limit)}},
 			},
 		}
 		if t.Limit.Algorithm == descriptor.FixedWindow {
@@ -126,8 +129,8 @@ func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
 	return n
 }
 
-// look returns the limit that this region's own counter has now, which of the other regions are to be asked, and whether one of them does not
-// answer.
+// look returns the limit that this region's own counter has now, which of the other regions are to be asked, and
+// whether one of them does not answer.
 func (t *tally) look(now time.Time, limit uint64) (left int64, due uint64, silent bool) {
 	t.touched.Store(now.UnixNano())
 	t.mu.Lock()
@@ -229,7 +232,8 @@ type talliedTake struct {
 var tallieds = sync.Pool{New: func() any { return new(tallied) }}
 
 // startTallied settles a request in the store behind this one. All its takes are regional, or of tallies.
-func (s *Store) startTallied(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error)) (settled bool, err error) {
+func (s *Store) startTallied(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
+	done func(error)) (settled bool, err error) {
 	c := tallieds.Get().(*tallied)
 	c.lower(s, time.Now(), r)
 	if c.done = done; c.end == nil {
@@ -333,7 +337,8 @@ func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Reque
 	return s.opts.Store.Peek(ctx, now, r)
 }
 
-// unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and in the one before.
+// unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and
+// in the one before.
 type unseen struct {
 	mu         sync.Mutex
 	minute     int64

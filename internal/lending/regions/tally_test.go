@@ -41,12 +41,13 @@ func sum(passed map[string]int64) (n int64) {
 	return n
 }
 
-// unseenAt is the most that the two other regions admit of 10 hits a second each that a region has not heard of: for an interval and for
-// the way there and back.
+// unseenAt is the most that the two other regions admit of 10 hits a second each that a region has not heard of: for an
+// interval and for the way there and back.
 const unseenAt = 2 * 10 * (1 + 2*0.04)
 
 func TestTalliesAddUp(t *testing.T) {
-	for pair, least := range map[string]int64{"fixed=x": 285, "sliding=x": 240} { // 10 s before its end, a sixth of the minute before still counts
+	// 10 s before its end, a sixth of the minute before still counts
+	for pair, least := range map[string]int64{"fixed=x": 285, "sliding=x": 240} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, eventual, "a b c", 1)
 			for range 3 { // of 30 hits a second, 300 in 10 seconds

@@ -72,9 +72,10 @@ func (d *Due) id() string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// period returns the period of a counter's events. It is the window of a limit that counts in windows on the clock or calendar. For other
-// limits, and for windows that are shorter than least, it is a part of the time since the Unix epoch that is as long as the window
-// or least, whichever is longer. ends is when the window ends by the clock of the store, which may differ from now.
+// period returns the period of a counter's events. It is the window of a limit that counts in windows on the clock or
+// calendar. For other limits, and for windows that are shorter than least, it is a part of the time since the Unix
+// epoch that is as long as the window or least, whichever is longer. ends is when the window ends by the clock of the
+// store, which may differ from now.
 func period(l *descriptor.Limit, now, ends int64, least time.Duration) (start, end int64) {
 	length := l.Window.Length()
 	if l.WindowEnds() && !l.FirstHit && length >= least {
@@ -126,8 +127,8 @@ type entryData struct {
 	Value *string `json:"value,omitempty"`
 }
 
-// MaxEntryBytes bounds the sum of EntryBytes of an event's entries. It keeps an event far below the 64 KiB that every receiver of
-// CloudEvents must accept.
+// MaxEntryBytes bounds the sum of EntryBytes of an event's entries. It keeps an event far below the 64 KiB that every
+// receiver of CloudEvents must accept.
 const MaxEntryBytes = 4 << 10
 
 // EntryBytes returns about how many bytes an entry takes, in memory and in an event: its text and what surrounds it.

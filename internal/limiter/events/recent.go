@@ -6,9 +6,10 @@ import (
 	"sync"
 )
 
-// recent remembers about which counters there was an event, until their periods end. A counter does not determine what an event says: after a
-// change of plan, an override or for another class, the same counter is denied by another limit. That is another event. recent is bounded:
-// where there is no room it forgets any counter, which may then have a second event in its period, with the same id.
+// recent remembers about which counters there was an event, until their periods end. A counter does not determine what
+// an event says: after a change of plan, an override or for another class, the same counter is denied by another limit.
+// That is another event. recent is bounded: where there is no room it forgets any counter, which may then have a second
+// event in its period, with the same id.
 type recent struct {
 	seed   maphash.Seed
 	shards [shardCount]shard
@@ -25,8 +26,8 @@ type shard struct {
 	first int64            // no period ends before this time
 }
 
-// ofLimit is what distinguishes the events about one counter: the limit, as it applies to a caller. It is the same in all replicas. Zero: the
-// counter determines its limit.
+// ofLimit is what distinguishes the events about one counter: the limit, as it applies to a caller. It is the same in
+// all replicas. Zero: the counter determines its limit.
 type ofLimit struct {
 	name            string
 	requests, burst uint64

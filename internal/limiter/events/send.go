@@ -33,7 +33,8 @@ func (e *LaterError) Error() string { return e.Err.Error() }
 
 func (e *LaterError) Unwrap() error { return e.Err }
 
-// Waits between attempts. A wait is random, between half of it and all of it, so that replicas do not all retry at once.
+// Waits between attempts. A wait is random, between half of it and all of it, so that replicas do not all retry at
+// once.
 const (
 	firstWait   = time.Second
 	longestWait = 30 * time.Second
@@ -149,12 +150,14 @@ func (s *Sink) reject(err error) {
 // fail logs a failure, unless the attempt before failed too.
 func (s *Sink) fail(err error) {
 	if !s.failing {
-		s.opts.Logger.Warn("events cannot be sent; they wait", "to", s.opts.To.Name(), "error", err, "dropped_at_age", s.opts.RetryFor)
+		s.opts.Logger.Warn("events cannot be sent; they wait", "to", s.opts.To.Name(), "error", err, "dropped_at_age",
+			s.opts.RetryFor)
 	}
 	s.failing = true
 }
 
-// pause waits before the next attempt, which may be one with other events. A stop ends the first wait: there may be no time for another one.
+// pause waits before the next attempt, which may be one with other events. A stop ends the first wait: there may be no
+// time for another one.
 func (s *Sink) pause(ctx context.Context, err error) {
 	s.wait = min(max(2*s.wait, firstWait), longestWait)
 	wait := s.wait/2 + rand.N(s.wait/2+1)

@@ -97,7 +97,8 @@ func TestEventsAreSent(t *testing.T) {
 	})
 }
 
-// The waits between attempts double from about one second to about thirty, and begin again after an attempt that succeeds.
+// The waits between attempts double from about one second to about thirty, and begin again after an attempt that
+// succeeds.
 func TestWaitsBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(_ context.Context, n int) error {
@@ -224,7 +225,8 @@ func TestStopSendsWhatWaits(t *testing.T) {
 	})
 }
 
-// A stop makes one more attempt at once with what waits for a retry, even if the receiver asked for a pause. After it, waits have their length.
+// A stop makes one more attempt at once with what waits for a retry, even if the receiver asked for a pause. After it,
+// waits have their length.
 func TestStopEndsAWait(t *testing.T) {
 	for failures, want := range map[int]string{1: "1 2", 2: ""} {
 		synctest.Test(t, func(t *testing.T) {

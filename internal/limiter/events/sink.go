@@ -94,25 +94,33 @@ func New(opts Options) *Sink {
 		queue:  queue{max: opts.Queue, wake: make(chan struct{}, 1)},
 	}
 	metric.Register(opts.Metrics,
-		metric.Counters("ratelimitd_events_sent_total", "Events that the webhook or file accepted; type: denial, exceeded, warning or penalty.", "type", kindNames[:], s.sent[:]),
-		metric.Counters("ratelimitd_events_dropped_total", "Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), rejected (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
+		metric.Counters("ratelimitd_events_sent_total",
+			"Events that the webhook or file accepted; type: denial, exceeded, warning or penalty.", "type", kindNames[:],
+			s.sent[:]),
+		metric.Counters("ratelimitd_events_dropped_total",
+			"Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), "+
+				"rejected (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
 		metric.Counter("ratelimitd_events_failed_attempts_total", "Failed attempts to send events.", s.failed.Load),
 		metric.Gauge("ratelimitd_events_waiting", "Events waiting to be sent.", s.queue.len))
 	return s
 }
 
-// Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send. ends is the time from
-// now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the limit.
-func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+// Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send.
+// ends is the time from now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the
+// limit.
+func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit,
+	ends time.Duration) (due Due, ok bool) {
 	return s.due(now, kind, key, limit, ends, ofLimit{})
 }
 
 // DueFor is Due for a counter that several limits use, or one limit with several numbers: each has events of its own.
-func (s *Sink) DueFor(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration) (due Due, ok bool) {
+func (s *Sink) DueFor(now time.Time, kind Kind, key []byte, limit *descriptor.Limit,
+	ends time.Duration) (due Due, ok bool) {
 	return s.due(now, kind, key, limit, ends, ofLimit{limit.Name, limit.Requests, limit.Burst, limit.Classes.Class})
 }
 
-func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration, of ofLimit) (due Due, ok bool) {
+func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration,
+	of ofLimit) (due Due, ok bool) {
 	micros := now.UnixMicro()
 	if kind == Penalty { // its begin is seen once, by one replica: there is nothing to remember
 		if due, ok = s.admit(now, kind, key, of); ok {

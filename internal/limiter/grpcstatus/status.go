@@ -1,5 +1,5 @@
-// Package grpcstatus says which gRPC code and text an error of package limiter has for the caller. Whoever answers a caller or an operator
-// uses it, over gRPC or HTTP. Its functions may be called concurrently.
+// Package grpcstatus says which gRPC code and text an error of package limiter has for the caller. Whoever answers a
+// caller or an operator uses it, over gRPC or HTTP. Its functions may be called concurrently.
 package grpcstatus
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Code is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not its deadline, is
-// UNAVAILABLE: the caller's failure mode decides what happens to the request.
+// Code is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not
+// its deadline, is UNAVAILABLE: the caller's failure mode decides what happens to the request.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkCount counts uses of one rule's keys: of one key, of few, of a hundred thousand drawn evenly, which all find no
-// room and push another key out, and of as many drawn as in life (Zipf). denied counts a denial with each.
+// BenchmarkCount counts uses of one rule's keys: of one key, of few, of a hundred thousand drawn evenly, which all find
+// no room and push another key out, and of as many drawn as in life (Zipf). denied counts a denial with each.
 func BenchmarkCount(b *testing.B) {
 	for _, c := range []struct {
 		name   string

@@ -14,8 +14,8 @@ type Name struct {
 	Shadow bool   `json:"shadow_mode"` // denials are measured, not enforced
 }
 
-// Rule counts the keys of one rule. Handles are resolved when rules are loaded. Several rules can use one counter: it then has a line under
-// each of them, with the hits of that rule.
+// Rule counts the keys of one rule. Handles are resolved when rules are loaded. Several rules can use one counter: it
+// then has a line under each of them, with the hits of that rule.
 type Rule struct {
 	tracker *Tracker
 	name    atomic.Pointer[Name] // its shadow may change

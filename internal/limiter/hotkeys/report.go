@@ -31,9 +31,10 @@ type Report struct {
 type RuleReport struct {
 	Name
 
-	HitsUsed    uint64 `json:"hits_used"` // of all counters of the rule, denied or not, exactly
-	HitsDenied  uint64 `json:"hits_denied"`
-	HitsDropped uint64 `json:"hits_dropped"`         // hits that were not counted; each AtMost of the rule may be too small by this number
+	HitsUsed   uint64 `json:"hits_used"` // of all counters of the rule, denied or not, exactly
+	HitsDenied uint64 `json:"hits_denied"`
+	// hits that were not counted; each AtMost of the rule may be too small by this number
+	HitsDropped uint64 `json:"hits_dropped"`
 	Denied      []Key  `json:"most_denied,omitzero"` // the most denied first; nil in JSON: left out
 	Used        []Key  `json:"most_used,omitzero"`
 }
@@ -147,7 +148,8 @@ func join(name Name, used, denied *keyHits) []Key {
 	places := make(map[uint64]int, len(used.entries))
 	for _, e := range used.entries {
 		places[e.hash] = len(keys)
-		keys = append(keys, Key{Name: name, Key: e.text, Cut: e.cut, Used: Range{e.least, e.most}, Denied: Range{0, denied.floor}})
+		keys = append(keys, Key{Name: name, Key: e.text, Cut: e.cut, Used: Range{e.least, e.most},
+			Denied: Range{0, denied.floor}})
 	}
 	for _, e := range denied.entries {
 		at, known := places[e.hash]
@@ -174,7 +176,8 @@ func first(keys []Key, of func(*Key) Range, limit int) []Key {
 	keys = slices.DeleteFunc(keys, func(k Key) bool { return of(&k).AtLeast == 0 })
 	slices.SortFunc(keys, func(a, b Key) int {
 		x, y := of(&a), of(&b)
-		return cmp.Or(cmp.Compare(y.AtLeast, x.AtLeast), cmp.Compare(y.AtMost, x.AtMost), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Rule, b.Rule))
+		return cmp.Or(cmp.Compare(y.AtLeast, x.AtLeast), cmp.Compare(y.AtMost, x.AtMost), cmp.Compare(a.Key, b.Key),
+			cmp.Compare(a.Rule, b.Rule))
 	})
 	keys = keys[:min(len(keys), limit)]
 	for i := range keys {

@@ -17,15 +17,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch. The names of all sets of a domain begin with
-// the same domainBytes bytes, so that a store can divide its room between domains.
+// Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch. The names of all sets of a
+// domain begin with the same domainBytes bytes, so that a store can divide its room between domains.
 type Store interface {
-	// Add adds texts to sets: sets[set][text] is when the text ends. A text that is there already ends at the later time. Where
-	// there is no room, texts are left out or removed; dropped is how many.
+	// Add adds texts to sets: sets[set][text] is when the text ends. A text that is there already ends at the later time.
+	// Where there is no room, texts are left out or removed; dropped is how many.
 	Add(ctx context.Context, now time.Time, sets map[string]map[string]int64) (dropped int, err error)
 
-	// Page returns about count texts of a set that have not ended, and where the next page begins; 0 if this page is the last.
-	// The first page begins at 0. A text that is in the set all the time is on one of the pages, or on several.
+	// Page returns about count texts of a set that have not ended, and where the next page begins; 0 if this page is the
+	// last. The first page begins at 0. A text that is in the set all the time is on one of the pages, or on several.
 	Page(ctx context.Context, now time.Time, set string, at uint64, count int) (texts []string, next uint64, err error)
 }
 
@@ -81,14 +81,17 @@ func New(opts Options) *Index {
 	}
 	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
-		metric.Counter("ratelimitd_usage_dropped_total", "Descriptors not written to the index of rules with usage: too many waited, longer than 4 KiB, index full, or the store failed.", x.dropped.Load))
+		metric.Counter("ratelimitd_usage_dropped_total",
+			"Descriptors not written to the index of rules with usage: too many waited, longer than 4 KiB, index full, or the "+
+				"store failed.", x.dropped.Load))
 	return x
 }
 
-// Record records that the counter with this key is in use for a while from now, by a descriptor. Several descriptors may use one counter,
-// under different rules and numbers: each is recorded. moves is by how much further use can still postpone the counter's end. Record copies
-// what it keeps.
-func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends, moves time.Duration) {
+// Record records that the counter with this key is in use for a while from now, by a descriptor. Several descriptors
+// may use one counter, under different rules and numbers: each is recorded. moves is by how much further use can still
+// postpone the counter's end. Record copies what it keeps.
+func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends,
+	moves time.Duration) {
 	end := now.Add(ends).UnixMilli()
 	hash := x.hash(key, entries)
 	sh := &x.shards[hash%shardCount]
@@ -134,9 +137,10 @@ func (x *Index) hash(key []byte, entries []descriptor.Entry) uint64 {
 	return h.Sum64()
 }
 
-// enqueue adds a descriptor to those that wait. In a full queue it takes the place of one of a domain with more of them, so that a flood of
-// one domain does not hide the others.
-func (sh *shard) enqueue(hash uint64, domain string, entries []descriptor.Entry, end int64) (added bool, dropped int64) {
+// enqueue adds a descriptor to those that wait. In a full queue it takes the place of one of a domain with more of
+// them, so that a flood of one domain does not hide the others.
+func (sh *shard) enqueue(hash uint64, domain string, entries []descriptor.Entry,
+	end int64) (added bool, dropped int64) {
 	size := len(domain)
 	for i := range entries {
 		size += len(entries[i].Key) + len(entries[i].Value)
@@ -218,7 +222,8 @@ func (x *Index) Flush(ctx context.Context, now time.Time) {
 		x.dropped.Add(int64(len(items)))
 		x.forget()
 		if !x.failed {
-			x.opts.Logger.Warn("counters in use are not written to the index of usage: lists miss them until they are used again", "error", err)
+			x.opts.Logger.Warn("counters in use are not written to the index of usage: lists miss them until they "+
+				"are used again", "error", err)
 		}
 		x.failed = true
 		return
@@ -236,9 +241,11 @@ func (x *Index) forget() {
 	}
 }
 
-// List returns descriptors that have one of the entries of each element of where, and a live counter. The first element is one entry. A page
-// begins at a number that List returned, the first one at 0. It has about count descriptors, or fewer; there may be none though others follow.
-func (x *Index) List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64, count int) (found [][]descriptor.Entry, next uint64, err error) {
+// List returns descriptors that have one of the entries of each element of where, and a live counter. The first element
+// is one entry. A page begins at a number that List returned, the first one at 0. It has about count descriptors, or
+// fewer; there may be none though others follow.
+func (x *Index) List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64,
+	count int) (found [][]descriptor.Entry, next uint64, err error) {
 	texts, next, err := x.opts.Store.Page(ctx, now, setOf(domain, where[0][0]), at, count)
 	if err != nil {
 		return nil, 0, err

@@ -100,7 +100,8 @@ func TestCounterIsWrittenOncePerWindow(t *testing.T) {
 			if moves > 0 {
 				ends = time.Duration(i%50) * time.Second
 			}
-			x.Record(now, []byte("k"), "d", entries, ends+time.Duration(i%7)*time.Millisecond, moves) // answers are not equally fast
+			// answers are not equally fast
+			x.Record(now, []byte("k"), "d", entries, ends+time.Duration(i%7)*time.Millisecond, moves)
 			x.Flush(t.Context(), now)
 			if got := list(t, x, now, 10, entries[0]); len(got) != 1 {
 				t.Fatalf("%s: %q after %d uses", name, got, i+1)
@@ -202,8 +203,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// However many descriptors one domain has, those of another domain are listed: whether they come before the flood, in the middle of it, or
-// after it.
+// However many descriptors one domain has, those of another domain are listed: whether they come before the flood, in
+// the middle of it, or after it.
 func TestFloodOfOneDomainHidesNoOther(t *testing.T) {
 	x := New(Options{Store: new(Memory)})
 	const some = 50
@@ -232,7 +233,8 @@ func TestFloodOfOneDomainHidesNoOther(t *testing.T) {
 	flood(maxTexts/2, 5_000)
 	quiet("after")
 	x.Flush(t.Context(), noon)
-	for when, least := range map[string]int{"before": some, "between": some * 8 / 10, "after": some} { // few find the place of one of their own
+	// few find the place of one of their own
+	for when, least := range map[string]int{"before": some, "between": some * 8 / 10, "after": some} {
 		if got := list(t, x, noon, 1000, entry("tenant", when)); len(got) < least {
 			t.Errorf("%s: %d of %d descriptors are listed", when, len(got), some)
 		}

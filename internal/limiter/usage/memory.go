@@ -31,7 +31,8 @@ const (
 	sweepEvery = 10 * time.Second
 )
 
-// Add implements Store. If there are too many texts, new ones take the places of those of the domain that has most, unless that is their own.
+// Add implements Store. If there are too many texts, new ones take the places of those of the domain that has most,
+// unless that is their own.
 func (m *Memory) Add(_ context.Context, now time.Time, sets map[string]map[string]int64) (dropped int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +68,8 @@ func (m *Memory) Add(_ context.Context, now time.Time, sets map[string]map[strin
 	return dropped, nil
 }
 
-// makeRoom makes room for a text of a domain, as long as another domain has more. It returns how many texts are lost, with that one if it
-// does not fit.
+// makeRoom makes room for a text of a domain, as long as another domain has more. It returns how many texts are lost,
+// with that one if it does not fit.
 func (m *Memory) makeRoom(d *domainSets, bytes int) (lost int, fits bool) {
 	for m.texts >= maxTexts || m.bytes+bytes > maxMemory {
 		lost++
@@ -143,7 +144,8 @@ func (m *Memory) sweep(now time.Time) {
 }
 
 // Page implements Store. Texts are in the order of their hashes, and a page ends between two of these.
-func (m *Memory) Page(_ context.Context, now time.Time, set string, at uint64, count int) (page []string, next uint64, err error) {
+func (m *Memory) Page(_ context.Context, now time.Time, set string, at uint64,
+	count int) (page []string, next uint64, err error) {
 	type hashed struct {
 		hash uint64
 		text string

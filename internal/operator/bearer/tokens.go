@@ -20,8 +20,8 @@ type Options struct {
 	Token string // one token; empty: none
 	Name  string // of its owner in logs, such as the setting that it comes from
 
-	// File has a token on each line. Before it may be the name of its owner, its role, or both in this order, with spaces between.
-	// Without a role it is Operate. Empty lines and lines that begin with # are ignored. Empty: no file.
+	// File has a token on each line. Before it may be the name of its owner, its role, or both in this order, with spaces
+	// between. Without a role it is Operate. Empty lines and lines that begin with # are ignored. Empty: no file.
 	File string
 }
 
@@ -60,8 +60,8 @@ func New(o Options) (*Tokens, error) {
 	return t, nil
 }
 
-// Owner returns the owner and the role of a token. The role is empty if the token is unknown. It fails if the file cannot be
-// used.
+// Owner returns the owner and the role of a token. The role is empty if the token is unknown. It fails if the file
+// cannot be used.
 func (t *Tokens) Owner(presented string) (owner, role string, err error) {
 	all, err := t.all()
 	if err != nil {

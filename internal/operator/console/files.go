@@ -57,8 +57,8 @@ type site struct {
 	security string
 }
 
-// load makes the site when a browser first asks. All files but the page are below a path that changes when one of them does, so
-// that browsers may keep them.
+// load makes the site when a browser first asks. All files but the page are below a path that changes when one of them
+// does, so that browsers may keep them.
 var load = sync.OnceValue(func() *site {
 	content := make(map[string][]byte)
 	for prefix, from := range map[string]embed.FS{"": own, "lib/": javascript.Files} {
@@ -98,20 +98,22 @@ func newFile(ext string, text []byte, forever bool) *file {
 	return &file{kind: types[ext], plain: newForm(text), zip: newForm(b.Bytes()), forever: forever}
 }
 
-// contentSecurity is the Content Security Policy of the page. The only script in the page itself is the import map, whose hash is in
-// the policy.
+// contentSecurity is the Content Security Policy of the page. The only script in the page itself is the import map,
+// whose hash is in the policy.
 func contentSecurity(page []byte) string {
 	_, after, _ := bytes.Cut(page, []byte(`<script type="importmap">`))
 	imports, _, _ := bytes.Cut(after, []byte("</script>"))
 	sum := sha256.Sum256(imports)
-	return "default-src 'none'; script-src 'self' 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; style-src 'self'; " +
+	return "default-src 'none'; script-src 'self' 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; style-src 'self'; " +
 		"img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; " +
 		"require-trusted-types-for 'script'; trusted-types 'none'"
 }
 
 // IsFile reports whether a request asks for a file of the console. These are the same for everybody.
 func IsFile(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && load().files[r.URL.Path] != nil && strings.HasPrefix(r.URL.Path, Path)
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && load().files[r.URL.Path] != nil &&
+		strings.HasPrefix(r.URL.Path, Path)
 }
 
 // Files answers requests for the console's files.

@@ -17,8 +17,10 @@ func Message(o *override.Override) *adminv1.Override {
 		return nil
 	}
 	m := &adminv1.Override{
-		Domain: o.Domain, Rule: o.Rule, Limit: o.Limit, Burst: o.Burst, Unlimited: o.Kind == override.Unlimited, Blocked: o.Kind == override.Blocked,
-		NotBefore: timestamp(o.NotBefore), ExpiresAt: timestamp(o.ExpiresAt), Reason: o.Reason, Author: o.Author, Version: o.Version,
+		Domain: o.Domain, Rule: o.Rule, Limit: o.Limit, Burst: o.Burst, Unlimited: o.Kind == override.Unlimited,
+		Blocked:   o.Kind == override.Blocked,
+		NotBefore: timestamp(o.NotBefore), ExpiresAt: timestamp(o.ExpiresAt), Reason: o.Reason, Author: o.Author,
+		Version: o.Version,
 	}
 	for _, e := range o.Entries {
 		m.Entries = append(m.Entries, &adminv1.Entry{Key: e.Key, Value: e.Value})

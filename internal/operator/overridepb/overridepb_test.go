@@ -45,8 +45,8 @@ func draw(t *rapid.T) *override.Override {
 	return o
 }
 
-// An override has one form as JSON: what Redis and files have is what protojson writes for the message, byte for byte, and each
-// reads the other's.
+// An override has one form as JSON: what Redis and files have is what protojson writes for the message, byte for byte,
+// and each reads the other's.
 func TestOneForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := draw(t)
@@ -73,7 +73,8 @@ func TestOneForm(t *testing.T) {
 		if diff := cmp.Diff(m, &back, protocmp.Transform()); diff != "" {
 			t.Fatal(diff)
 		}
-		all, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true, Multiline: true}.Marshal(m) // as commands show it
+		// as commands show it
+		all, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true, Multiline: true}.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,8 @@ type Options struct {
 	Log *slog.Logger // default slog.Default()
 }
 
-// Collector collects envoyproxy/ratelimit's metrics. It is an unchecked collector: its metrics are known only at a scrape.
+// Collector collects envoyproxy/ratelimit's metrics. It is an unchecked collector: its metrics are known only at a
+// scrape.
 type Collector struct {
 	source       statsd.Source
 	mapper       *mapper.MetricMapper
@@ -178,7 +179,8 @@ type target struct {
 func (c *Collector) target(key name, kind string) *target {
 	text := strings.ToValidUTF8(key.path+"."+key.stat, "_") // the library panics on invalid UTF-8
 	mapping, labels, mapped := c.mapper.GetMapping(text, mapper.MetricType(kind))
-	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of envoyproxy/ratelimit that no mapping covers.", mapping: mapping}
+	t := &target{scale: 1, labels: c.labels(labels), help: "A statistic of envoyproxy/ratelimit that no mapping covers.",
+		mapping: mapping}
 	if !mapped {
 		t.name = mapper.EscapeMetricName(text)
 		t.ttl = c.mapper.Defaults.Ttl
@@ -257,7 +259,8 @@ func (c *Collector) ResponseTime() prometheus.Observer {
 }
 
 func (c *Collector) histogram(t *target) prometheus.HistogramOpts {
-	opts := prometheus.HistogramOpts{Name: t.name, Help: t.help, ConstLabels: t.labels, Buckets: c.mapper.Defaults.HistogramOptions.Buckets}
+	opts := prometheus.HistogramOpts{Name: t.name, Help: t.help, ConstLabels: t.labels,
+		Buckets: c.mapper.Defaults.HistogramOptions.Buckets}
 	if t.mapping != nil && t.mapping.HistogramOptions != nil {
 		o := t.mapping.HistogramOptions
 		if len(o.Buckets) > 0 {

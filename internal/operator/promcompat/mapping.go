@@ -15,7 +15,8 @@ var defaultMapping string
 
 // load parses a mapping; the empty text is the built-in one.
 func load(text string) (*mapper.MetricMapper, error) {
-	m := &mapper.MetricMapper{Logger: slog.New(slog.DiscardHandler)} // it would warn of slow mappings, but each name is mapped only once
+	// it would warn of slow mappings, but each name is mapped only once
+	m := &mapper.MetricMapper{Logger: slog.New(slog.DiscardHandler)}
 	if text == "" {
 		return m, m.InitFromYAMLString(defaultMapping)
 	}

@@ -21,13 +21,17 @@ type Counters interface {
 }
 
 // Peek looks at the counters of a descriptor.
-func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.RequestLimit) (*adminv1.PeekResponse, error) {
-	return ask(ctx, c, adminv1.NewCounterServiceClient(c.conn).Peek, &adminv1.PeekRequest{Domain: domain, Entries: Entries(entries), Limit: requestLimit(o)})
+func (c *Client) Peek(ctx context.Context, domain string, entries []descriptor.Entry,
+	o *limiter.RequestLimit) (*adminv1.PeekResponse, error) {
+	return ask(ctx, c, adminv1.NewCounterServiceClient(c.conn).Peek,
+		&adminv1.PeekRequest{Domain: domain, Entries: Entries(entries), Limit: requestLimit(o)})
 }
 
 // Reset clears the counters of a descriptor. The answer has them as they were just before.
-func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry, o *limiter.RequestLimit) (*adminv1.ResetResponse, error) {
-	return ask(ctx, c, adminv1.NewCounterServiceClient(c.conn).Reset, &adminv1.ResetRequest{Domain: domain, Entries: Entries(entries), Limit: requestLimit(o)})
+func (c *Client) Reset(ctx context.Context, domain string, entries []descriptor.Entry,
+	o *limiter.RequestLimit) (*adminv1.ResetResponse, error) {
+	return ask(ctx, c, adminv1.NewCounterServiceClient(c.conn).Reset,
+		&adminv1.ResetRequest{Domain: domain, Entries: Entries(entries), Limit: requestLimit(o)})
 }
 
 // Entries are entries as messages.

@@ -41,7 +41,8 @@ func (r *Request) Message() *ratelimitv3.RateLimitRequest {
 			d.IsNegativeHits = r.Hits < 0
 		}
 		if o := r.Limit; o != nil {
-			d.Limit = &descriptorv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: o.Requests, Unit: typev3.RateLimitUnit(o.Unit)}
+			d.Limit = &descriptorv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: o.Requests,
+				Unit: typev3.RateLimitUnit(o.Unit)}
 			if o.Multiplier > 1 {
 				d.Limit.UnitMultiplier = wrapperspb.UInt32(o.Multiplier)
 			}
@@ -55,14 +56,16 @@ func (r *Request) Message() *ratelimitv3.RateLimitRequest {
 const OverLimit = ratelimitv3.RateLimitResponse_OVER_LIMIT
 
 // ShouldRateLimit asks for a decision.
-func (c *Client) ShouldRateLimit(ctx context.Context, m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+func (c *Client) ShouldRateLimit(ctx context.Context,
+	m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	return ask(ctx, c, ratelimitv3.NewRateLimitServiceClient(c.conn).ShouldRateLimit, m)
 }
 
-// Reserve asks Kuadrant's service to reserve hits. The request's first fields are a ReserveRequest's, the others are unknown to it; the answer
-// has only a code. A server without that method gives no answer and no error.
+// Reserve asks Kuadrant's service to reserve hits. The request's first fields are a ReserveRequest's, the others are
+// unknown to it; the answer has only a code. A server without that method gives no answer and no error.
 func (c *Client) Reserve(ctx context.Context, m *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	return ask(ctx, c, func(ctx context.Context, m *ratelimitv3.RateLimitRequest, opts ...grpc.CallOption) (*ratelimitv3.RateLimitResponse, error) {
+	return ask(ctx, c, func(ctx context.Context, m *ratelimitv3.RateLimitRequest,
+		opts ...grpc.CallOption) (*ratelimitv3.RateLimitResponse, error) {
 		first := new(wrapperspb.UInt64Value) // a ReserveResponse's first field is its code
 		err := c.conn.Invoke(ctx, "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve", m, first, opts...)
 		if status.Code(err) == codes.Unimplemented {

@@ -54,7 +54,8 @@ func Dial(o Options) (*Client, error) {
 		}
 		secure = credentials.NewTLS(config)
 	}
-	conn, err := grpc.NewClient(o.Server, grpc.WithTransportCredentials(secure), grpc.WithUserAgent("ratelimitd"), grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(seeAnswer))
+	conn, err := grpc.NewClient(o.Server, grpc.WithTransportCredentials(secure), grpc.WithUserAgent("ratelimitd"),
+		grpc.WithDisableRetry(), grpc.WithUnaryInterceptor(seeAnswer))
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", o.Server, err)
 	}
@@ -113,7 +114,8 @@ func (c *Client) within(ctx context.Context) (context.Context, context.CancelFun
 }
 
 // ask calls a method of a service.
-func ask[Q, A any](ctx context.Context, c *Client, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (answer A, _ error) {
+func ask[Q, A any](ctx context.Context, c *Client, method func(context.Context, Q, ...grpc.CallOption) (A, error),
+	request Q) (answer A, _ error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
 	got, err := method(ctx, request)
@@ -130,7 +132,8 @@ type unanswered struct{ error }
 func (e *unanswered) GRPCStatus() *status.Status { return status.Convert(e.error) }
 
 // seeAnswer tells the errors of calls that no server has answered from those that a server sent.
-func seeAnswer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func seeAnswer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	var header, trailer metadata.MD
 	err := call(ctx, method, request, answer, conn, append(opts, grpc.Header(&header), grpc.Trailer(&trailer))...)
 	if err != nil && len(header) == 0 && len(trailer) == 0 {

@@ -12,22 +12,27 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Explain returns which rule of the server a descriptor matches, and why. known reports whether the server has rules for the
-// domain.
-func (c *Client) Explain(ctx context.Context, domain string, entries []descriptor.Entry) (d explain.Descriptor, known bool, err error) {
-	got, err := ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).Explain, &adminv1.ExplainRequest{Domain: domain, Entries: Entries(entries)})
+// Explain returns which rule of the server a descriptor matches, and why. known reports whether the server has rules
+// for the domain.
+func (c *Client) Explain(ctx context.Context, domain string,
+	entries []descriptor.Entry) (d explain.Descriptor, known bool, err error) {
+	got, err := ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).Explain,
+		&adminv1.ExplainRequest{Domain: domain, Entries: Entries(entries)})
 	if err != nil {
 		return explain.Descriptor{}, false, err
 	}
-	d = explain.Descriptor{Entries: []explain.Entry{}, Levels: []explain.Level{}, Limits: []explain.Limit{}, Reason: got.GetReason(), Matched: got.GetRule() != nil}
+	d = explain.Descriptor{Entries: []explain.Entry{}, Levels: []explain.Level{}, Limits: []explain.Limit{},
+		Reason: got.GetReason(), Matched: got.GetRule() != nil}
 	for _, e := range entries {
 		d.Entries = append(d.Entries, explain.Entry{Key: e.Key, Value: e.Value})
 	}
 	for _, l := range got.GetLevels() {
-		level := explain.Level{Entry: explain.Entry{Key: l.GetEntry().GetKey(), Value: l.GetEntry().GetValue()}, Candidates: []explain.Candidate{}, Reason: l.GetReason()}
+		level := explain.Level{Entry: explain.Entry{Key: l.GetEntry().GetKey(), Value: l.GetEntry().GetValue()},
+			Candidates: []explain.Candidate{}, Reason: l.GetReason()}
 		for _, x := range l.GetCandidates() {
 			kind := strings.ToLower(strings.TrimPrefix(x.GetKind().String(), "MATCH_KIND_"))
-			level.Candidates = append(level.Candidates, explain.Candidate{Kind: kind, Value: x.GetValue(), Taken: x.GetMatched(), Reason: x.GetReason()})
+			level.Candidates = append(level.Candidates, explain.Candidate{Kind: kind, Value: x.GetValue(), Taken: x.GetMatched(),
+				Reason: x.GetReason()})
 		}
 		d.Levels = append(d.Levels, level)
 	}
@@ -84,7 +89,9 @@ func limitOf(m *adminv1.Limit) explain.Limit {
 		}
 	}
 	return explain.Limit{
-		Regions: l.Regions, Lease: l.Lease, Home: m.GetCountingRegion(), Name: l.Name, Words: l.Words(), Requests: l.Requests, Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
-		WindowSeconds: m.GetWindow().AsDuration().Seconds(), Algorithm: l.Algorithm.String(), Capacity: l.Capacity(), Key: string(m.GetCounterKey()),
+		Regions: l.Regions, Lease: l.Lease, Home: m.GetCountingRegion(), Name: l.Name, Words: l.Words(), Requests: l.Requests,
+		Unit: l.Window.Unit.String(), Multiplier: max(l.Window.Multiplier, 1),
+		WindowSeconds: m.GetWindow().AsDuration().Seconds(), Algorithm: l.Algorithm.String(), Capacity: l.Capacity(),
+		Key: string(m.GetCounterKey()),
 	}
 }

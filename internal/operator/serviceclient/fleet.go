@@ -41,7 +41,8 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	states, differ, older := make(map[string]int), 0, 0
 	for _, p := range f.GetProcesses() {
 		id := p.GetId()
-		name, state := terminal.Clean(p.GetHost()+" "+id[:min(len(id), 6)]), stateNames[p.GetState()] // as the console shows it
+		// as the console shows it
+		name, state := terminal.Clean(p.GetHost()+" "+id[:min(len(id), 6)]), stateNames[p.GetState()]
 		states[state]++
 		if p.GetId() == f.GetThisProcess() {
 			name += " (asked)"
@@ -71,9 +72,12 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 		{older > 0, fmt.Sprintf("%d with other or older overrides than most", older)},
 		{!f.GetShared(), "this replica counts in its own memory, and knows no others"},
 		{f.GetError() != "" && f.GetReadAt() == nil, "the others are not known: " + terminal.Clean(f.GetError())},
-		{f.GetError() != "" && f.GetReadAt() != nil, "the others as they were " + ago(f.GetReadAt()) + ": " + terminal.Clean(f.GetError())},
+		{f.GetError() != "" && f.GetReadAt() != nil, "the others as they were " + ago(f.GetReadAt()) + ": " +
+			terminal.Clean(f.GetError())},
 		{f.GetMore() > 0, fmt.Sprintf("%d more are not listed", f.GetMore())},
-		{f.GetUnreadable() > 0, fmt.Sprintf("%d entries in Redis are not understood: they are of another version, or of another program", f.GetUnreadable())},
+		{f.GetUnreadable() > 0,
+			fmt.Sprintf("%d entries in Redis are not understood: they are of another version, or of another program",
+				f.GetUnreadable())},
 	} {
 		if line.shown {
 			fmt.Fprintln(to, line.text)

@@ -18,7 +18,8 @@ func WriteJSON(to io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// WriteMessage writes the answer of a service for programs, as the service itself writes JSON, with the names of the protos.
+// WriteMessage writes the answer of a service for programs, as the service itself writes JSON, with the names of the
+// protos.
 func WriteMessage(to io.Writer, m proto.Message) error {
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}.Marshal(m)
 	if err != nil {

@@ -108,7 +108,8 @@ func (x *loadRun) summary() *Summary {
 	s.Seconds = time.Since(x.began).Seconds()
 	s.Rate = float64(s.Sent) / max(s.Seconds, 1e-9)
 	millis := func(micros int64) float64 { return float64(micros) / 1000 }
-	s.P50, s.P90, s.P99 = millis(x.took.ValueAtQuantile(50)), millis(x.took.ValueAtQuantile(90)), millis(x.took.ValueAtQuantile(99))
+	s.P50, s.P90, s.P99 = millis(x.took.ValueAtQuantile(50)), millis(x.took.ValueAtQuantile(90)),
+		millis(x.took.ValueAtQuantile(99))
 	s.Max = millis(x.took.Max())
 	return s
 }

@@ -15,19 +15,22 @@ import (
 )
 
 // SetOverrides writes overrides: all or none.
-func (c *Client) SetOverrides(ctx context.Context, r *adminv1.OverrideServiceSetRequest) ([]*adminv1.OverrideChange, error) {
+func (c *Client) SetOverrides(ctx context.Context,
+	r *adminv1.OverrideServiceSetRequest) ([]*adminv1.OverrideChange, error) {
 	got, err := ask(ctx, c, adminv1.NewOverrideServiceClient(c.conn).Set, r)
 	return got.GetChanges(), err
 }
 
 // RemoveOverrides removes overrides: all or none.
-func (c *Client) RemoveOverrides(ctx context.Context, r *adminv1.OverrideServiceRemoveRequest) ([]*adminv1.OverrideChange, error) {
+func (c *Client) RemoveOverrides(ctx context.Context,
+	r *adminv1.OverrideServiceRemoveRequest) ([]*adminv1.OverrideChange, error) {
 	got, err := ask(ctx, c, adminv1.NewOverrideServiceClient(c.conn).Remove, r)
 	return got.GetChanges(), err
 }
 
 // ListOverrides calls visit for each page of the overrides that a request selects.
-func (c *Client) ListOverrides(ctx context.Context, r *adminv1.OverrideServiceListRequest, visit func([]*adminv1.Override) error) error {
+func (c *Client) ListOverrides(ctx context.Context, r *adminv1.OverrideServiceListRequest,
+	visit func([]*adminv1.Override) error) error {
 	for r.PageSize = 500; ; {
 		got, err := ask(ctx, c, adminv1.NewOverrideServiceClient(c.conn).List, r)
 		if err != nil {
@@ -43,7 +46,8 @@ func (c *Client) ListOverrides(ctx context.Context, r *adminv1.OverrideServiceLi
 }
 
 // OverrideHistory returns the last changes, the newest first.
-func (c *Client) OverrideHistory(ctx context.Context, r *adminv1.OverrideServiceHistoryRequest) (*adminv1.OverrideServiceHistoryResponse, error) {
+func (c *Client) OverrideHistory(ctx context.Context,
+	r *adminv1.OverrideServiceHistoryRequest) (*adminv1.OverrideServiceHistoryResponse, error) {
 	return ask(ctx, c, adminv1.NewOverrideServiceClient(c.conn).History, r)
 }
 
@@ -84,7 +88,8 @@ func WriteOverrideChanges(to io.Writer, changes []*adminv1.OverrideChange, color
 			w.Line("   counters cleared: %d", n)
 		}
 		for _, e := range c.GetEffects() {
-			w.Line("   %d used: %s -> %s", e.GetUsed(), w.effect(e.GetWordsBefore(), e.GetDeniedBefore()), w.effect(e.GetWordsAfter(), e.GetDeniedAfter()))
+			w.Line("   %d used: %s -> %s", e.GetUsed(), w.effect(e.GetWordsBefore(), e.GetDeniedBefore()),
+				w.effect(e.GetWordsAfter(), e.GetDeniedAfter()))
 		}
 	}
 	return w.Flush()

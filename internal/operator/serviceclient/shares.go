@@ -14,13 +14,16 @@ import (
 )
 
 // Shares lists quota buckets whose ids have the entries where, at most as many as most says.
-func (c *Client) Shares(ctx context.Context, domain string, where []descriptor.Entry, most uint32) (*adminv1.ListSharesResponse, error) {
-	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListShares, &adminv1.ListSharesRequest{Domain: domain, Entries: Entries(where), Limit: most})
+func (c *Client) Shares(ctx context.Context, domain string, where []descriptor.Entry,
+	most uint32) (*adminv1.ListSharesResponse, error) {
+	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListShares,
+		&adminv1.ListSharesRequest{Domain: domain, Entries: Entries(where), Limit: most})
 }
 
-// WriteShares writes the shares of a domain for people; selected says that only some buckets were asked for. Times are written as they are
-// from now.
-func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListSharesResponse, now time.Time, color bool) error {
+// WriteShares writes the shares of a domain for people; selected says that only some buckets were asked for. Times are
+// written as they are from now.
+func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListSharesResponse, now time.Time,
+	color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}
 	for _, b := range s.GetBuckets() {
 		w.bucket(b, now)
@@ -37,7 +40,8 @@ func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListShar
 		if int(s.GetTotal()) > len(s.GetBuckets()) {
 			of = fmt.Sprintf("%d of ", len(s.GetBuckets()))
 		}
-		w.Line("%s%s, with the clients of %s", of, terminal.Count(max(int(s.GetTotal()), len(s.GetBuckets())), "bucket"), terminal.Clean(s.GetHost()))
+		w.Line("%s%s, with the clients of %s", of, terminal.Count(max(int(s.GetTotal()), len(s.GetBuckets())), "bucket"),
+			terminal.Clean(s.GetHost()))
 	}
 	if s.GetMore() {
 		w.Line("there may be more: use --most, or --where")

@@ -91,7 +91,8 @@ func statusText(s *ratelimitv3.RateLimitResponse_DescriptorStatus) string {
 	if n := l.GetUnitMultiplier().GetValue(); n > 1 {
 		limit = fmt.Sprintf("%d per %d %ss", l.GetRequestsPerUnit(), n, unit)
 	}
-	if unit == descriptor.UnitUnknown.String() { // the protocol has no unit for the window, and none for requests in flight
+	// the protocol has no unit for the window, and none for requests in flight
+	if unit == descriptor.UnitUnknown.String() {
 		limit = fmt.Sprintf("limit %d", l.GetRequestsPerUnit())
 	}
 	if l.GetName() != "" {
@@ -115,7 +116,8 @@ func entriesText(entries []*adminv1.Entry) string {
 // WriteSummary writes the result of many requests for people.
 func WriteSummary(to io.Writer, s *Summary, color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}
-	w.row("sent", "%d in %s, %.1f answers a second", s.Sent, terminal.Span(time.Duration(s.Seconds*float64(time.Second))), s.Rate)
+	w.row("sent", "%d in %s, %.1f answers a second", s.Sent, terminal.Span(time.Duration(s.Seconds*float64(time.Second))),
+		s.Rate)
 	w.row("ok", "%s", w.Paint(terminal.Green, share(s.OK, s.Sent)))
 	w.row("over", "%s", w.Paint(terminal.Red, share(s.OverLimit, s.Sent)))
 	w.row("errors", "%s", w.Paint(terminal.Yellow, share(s.Failed, s.Sent)))

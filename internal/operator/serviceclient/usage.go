@@ -9,9 +9,10 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Usage lists the counters in use of descriptors that have the entries where. It reads pages until it has as many descriptors as
-// most says, or a few more, or there are no others. Its token says whether there may be more.
-func (c *Client) Usage(ctx context.Context, domain string, where []descriptor.Entry, most int) (*adminv1.UsageServiceListResponse, error) {
+// Usage lists the counters in use of descriptors that have the entries where. It reads pages until it has as many
+// descriptors as most says, or a few more, or there are no others. Its token says whether there may be more.
+func (c *Client) Usage(ctx context.Context, domain string, where []descriptor.Entry,
+	most int) (*adminv1.UsageServiceListResponse, error) {
 	all := &adminv1.UsageServiceListResponse{}
 	seen := make(map[string]bool) // a descriptor may be on several pages
 	for {

@@ -13,7 +13,8 @@ type Waiter struct {
 	mu    sync.Mutex
 	ended bool // Done was called, with err
 	err   error
-	wake  chan struct{} // made by Wait if it must wait: a channel of a pool must not leave the bubble of a testing/synctest
+	// made by Wait if it must wait: a channel of a pool must not leave the bubble of a testing/synctest
+	wake chan struct{}
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -68,8 +69,8 @@ func recovering(do func() error) (err error) {
 	return do()
 }
 
-// Recover turns a panic of the function that defers it into a PanicError. A PanicError that was passed on by another panic keeps the
-// stack of the first one.
+// Recover turns a panic of the function that defers it into a PanicError. A PanicError that was passed on by another
+// panic keeps the stack of the first one.
 func Recover(err *error) {
 	switch p := recover().(type) {
 	case nil:

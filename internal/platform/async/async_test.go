@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Code that waits passes a panic of another goroutine on as a panic. The error keeps the value and the stack of the first one.
+// Code that waits passes a panic of another goroutine on as a panic. The error keeps the value and the stack of the
+// first one.
 func TestRecoverKeepsTheFirstPanic(t *testing.T) {
 	await := func(do func() error) error {
 		w := NewWaiter()

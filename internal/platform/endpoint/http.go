@@ -9,8 +9,8 @@ import (
 // MaxHeaderSize is how many bytes the headers of a call over gRPC may have.
 const MaxHeaderSize = 256 << 10
 
-// maxHeader is how many bytes the header of a request over HTTP may have; net/http adds 4 KiB. Its shortest lines take 23 times as much
-// memory.
+// maxHeader is how many bytes the header of a request over HTTP may have; net/http adds 4 KiB. Its shortest lines take
+// 23 times as much memory.
 const maxHeader = 16 << 10
 
 // WriteTimeout is how long an HTTP answer may take to be written.
@@ -22,7 +22,8 @@ const (
 	TLSSize  = 12 << 10
 )
 
-// A connection over HTTP/1 takes about HTTPSize bytes for buffers and stacks, and RequestSize more while a request is answered.
+// A connection over HTTP/1 takes about HTTPSize bytes for buffers and stacks, and RequestSize more while a request is
+// answered.
 const (
 	HTTPSize    = 20 << 10
 	RequestSize = 12 << 10

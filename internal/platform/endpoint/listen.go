@@ -32,8 +32,8 @@ func (e *ListenError) Unwrap() error { return e.Err }
 
 const onSocket = "gRPC on unix socket"
 
-// Listen opens a TCP listener. A connection ends when nothing that was sent on it is acknowledged for as long as giveUp; 0
-// leaves that to the system.
+// Listen opens a TCP listener. A connection ends when nothing that was sent on it is acknowledged for as long as
+// giveUp; 0 leaves that to the system.
 func (s *Shared) Listen(what, address string, giveUp time.Duration) (net.Listener, error) {
 	var config net.ListenConfig
 	if giveUp > 0 {
@@ -46,8 +46,8 @@ func (s *Shared) Listen(what, address string, giveUp time.Duration) (net.Listene
 	return l, nil
 }
 
-// ListenSocket opens a unix socket. It removes a socket file that a dead process has left behind, but neither one with a
-// live listener nor a file that is no socket. The file is removed when the listener is closed. A mode of 0 leaves the
+// ListenSocket opens a unix socket. It removes a socket file that a dead process has left behind, but neither one with
+// a live listener nor a file that is no socket. The file is removed when the listener is closed. A mode of 0 leaves the
 // permissions to the umask.
 func ListenSocket(path string, mode fs.FileMode) (_ net.Listener, err error) {
 	failed := func(err error) error { return &ListenError{What: onSocket, At: path, Err: err} }

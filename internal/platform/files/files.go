@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	// patience is how long a file may take to be read. While others do not answer it is shorter, so that many of them do not add up.
+	// patience is how long a file may take to be read. While others do not answer it is shorter, so that many of them do
+	// not add up.
 	patience      = 5 * time.Second
 	leastPatience = 100 * time.Millisecond
 )
 
 // ErrNoAnswer is the error of a file that does not answer: a network file system that hangs, or a device.
-var ErrNoAnswer = errors.New("reading it takes too long: is it a device, or on a network file system that does not answer?")
+var ErrNoAnswer = errors.New("reading it takes too long: is it a device, or on a network file system that does " +
+	"not answer?")
 
 // stuck are the files that did not answer in time, and have not answered since.
 var stuck = struct {
@@ -69,8 +71,9 @@ func Watch(w interface{ Add(dir string) error }, dir string) error {
 	return w.Add(dir) //nolint:wrapcheck // it is the watcher's
 }
 
-// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long, and as long as an
-// earlier call for it has no answer. Then do continues in a goroutine of its own, so it must not change anything that the caller uses.
+// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long,
+// and as long as an earlier call for it has no answer. Then do continues in a goroutine of its own, so it must not
+// change anything that the caller uses.
 func Within[T any](name string, do func() (T, error)) (T, error) {
 	var none T
 	stuck.Lock()
@@ -135,7 +138,8 @@ func Leaves(dir, name string) bool {
 	if target, err = filepath.Abs(target); err != nil {
 		return false
 	}
-	return target != root && !strings.HasPrefix(target, strings.TrimSuffix(root, string(filepath.Separator))+string(filepath.Separator))
+	return target != root && !strings.HasPrefix(target,
+		strings.TrimSuffix(root, string(filepath.Separator))+string(filepath.Separator))
 }
 
 // follow is filepath.EvalSymlinks with a deadline.

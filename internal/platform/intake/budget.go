@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// Budget bounds the bytes that peers make the process keep, on all ports together. Bounds of single classes do not suffice: each may be
-// right, and their sum too much. Each class has bytes reserved for it, so that no class starves another, and takes what it needs
-// besides from what all have in common. Taking and rejecting are a few atomic operations.
+// Budget bounds the bytes that peers make the process keep, on all ports together. Bounds of single classes do not
+// suffice: each may be right, and their sum too much. Each class has bytes reserved for it, so that no class starves
+// another, and takes what it needs besides from what all have in common. Taking and rejecting are a few atomic
+// operations.
 type Budget struct {
 	total  int64
 	common atomic.Int64 // bytes that are free for any class; below 0 if too much was added
@@ -39,8 +40,8 @@ func (b *Budget) add(c *Class) *Class {
 	return c
 }
 
-// Counted returns a class of what has a bound of its own: that many bytes are reserved for it, and held returns how many it holds. Take and
-// Add must not be called.
+// Counted returns a class of what has a bound of its own: that many bytes are reserved for it, and held returns how
+// many it holds. Take and Add must not be called.
 func (b *Budget) Counted(name string, reserved int64, held func() int64) *Class {
 	return b.add(&Class{Name: name, reserved: reserved, counted: held})
 }
@@ -85,7 +86,8 @@ func (c *Class) Take(n int64) bool {
 	return false
 }
 
-// Add takes bytes for which there need not be room, because they are kept already. With a negative number it gives bytes back.
+// Add takes bytes for which there need not be room, because they are kept already. With a negative number it gives
+// bytes back.
 func (c *Class) Add(n int64) {
 	if c != nil {
 		c.add(n)

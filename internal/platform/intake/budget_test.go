@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A class gets what is reserved for it and what is free for all; nothing that another class does takes its reserve away.
+// A class gets what is reserved for it and what is free for all; nothing that another class does takes its reserve
+// away.
 func TestBudget(t *testing.T) {
 	b := NewBudget(100)
 	one, other := b.Class("one", 30), b.Class("other", 20)
@@ -65,8 +66,8 @@ func TestBudgetIsNotExceededConcurrently(t *testing.T) {
 	}
 }
 
-// When there is no room, a connection is closed that holds much, and never one that holds little. What it holds counts until the transport
-// gives it back.
+// When there is no room, a connection is closed that holds much, and never one that holds little. What it holds counts
+// until the transport gives it back.
 func TestConnectionThatHoldsMostIsClosed(t *testing.T) {
 	m, err := NewMetrics(nil)
 	if err != nil {

@@ -8,18 +8,20 @@ import (
 // small is the number of bytes up to which a connection may use twice the overdraft.
 const small = 64 << 10
 
-// Bytes bounds the memory that is held for the clients of a listener, for each connection and for all of them. A connection over its bound
-// is closed. When the class has no room, a connection is closed that holds at least half as much as any other.
+// Bytes bounds the memory that is held for the clients of a listener, for each connection and for all of them. A
+// connection over its bound is closed. When the class has no room, a connection is closed that holds at least half as
+// much as any other.
 //
-// What a transport holds for a connection counts until the transport gives it back, also after the connection is closed: only then has the
-// memory become free.
+// What a transport holds for a connection counts until the transport gives it back, also after the connection is
+// closed: only then has the memory become free.
 type Bytes struct {
 	connection int64
 	class      *Class
 
-	mu      sync.Mutex
-	holders [65]*Conn // open connections that hold something, by the length of that number in bits; each is the first of a list
-	leaving int64     // held by closed connections
+	mu sync.Mutex
+	// open connections that hold something, by the length of that number in bits; each is the first of a list
+	holders [65]*Conn
+	leaving int64 // held by closed connections
 }
 
 // NewBytes returns the bound for one connection, in bytes, and for all connections together, which the class has.
@@ -89,7 +91,8 @@ func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
 	return more > 0
 }
 
-// makeRoom closes the connections that hold most until what they will give back is enough. It returns them, and whether c may stay.
+// makeRoom closes the connections that hold most until what they will give back is enough. It returns them, and whether
+// c may stay.
 func (b *Bytes) makeRoom(c *Conn) (cut []*Conn, stays bool) {
 	for b.class != nil && b.class.Free()+b.leaving < 0 {
 		most := b.most()

@@ -10,9 +10,10 @@ import (
 // peerFactor bounds the calls of a peer to this multiple of the free calls: a single peer may use eight ninths of all.
 const peerFactor = 8
 
-// Calls bounds the calls in flight. A connection may have as many calls as are still free, minus an eighth of the calls of its
-// peer. So a single connection gets nearly half of all calls, and one peer at most eight ninths. However many connections
-// flood the server, some calls stay free for other connections, even for other connections of the same peer.
+// Calls bounds the calls in flight. A connection may have as many calls as are still free, minus an eighth of the calls
+// of its peer. So a single connection gets nearly half of all calls, and one peer at most eight ninths. However many
+// connections flood the server, some calls stay free for other connections, even for other connections of the same
+// peer.
 type Calls struct {
 	most  int64
 	total atomic.Int64
@@ -85,8 +86,8 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 	return false
 }
 
-// More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns false, the
-// caller rejects the call, and ends it as usual.
+// More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns
+// false, the caller rejects the call, and ends it as usual.
 func (b *Calls) More(call *InFlight, calls int) bool {
 	if calls <= 0 {
 		return true

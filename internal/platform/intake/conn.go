@@ -38,8 +38,9 @@ const (
 )
 
 var reasons = [...]string{
-	evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers", tooManyBytes: "bytes",
-	frames: "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake", tooMany: "too_many",
+	evicted: "evicted", noCall: "no_call", noMessage: "no_message", notReading: "not_reading", headers: "headers",
+	tooManyBytes: "bytes",
+	frames:       "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake", tooMany: "too_many",
 }
 
 // never is the time of the last call of a connection that has had no call.
@@ -63,12 +64,13 @@ const (
 	// write of the transport, so answers for a slow client do not pile up.
 	readAhead = 16 << 10
 
-	// fullRead is the size from which a read that fills its buffer says that the client has sent more than is read at once.
+	// fullRead is the size from which a read that fills its buffer says that the client has sent more than is read at
+	// once.
 	fullRead = 1 << 10
 )
 
-// How much memory net/http needs for the header of a request: some copies of its text, and some bytes for each line, however short. A header
-// of five-byte lines needs 20 to 23 times its size.
+// How much memory net/http needs for the header of a request: some copies of its text, and some bytes for each line,
+// however short. A header of five-byte lines needs 20 to 23 times its size.
 const (
 	headerCopies = 2
 	perLine      = 110
@@ -118,8 +120,9 @@ func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 	return c
 }
 
-// Read implements net.Conn. It waits while the client does not read its answers. A client that has sent more than is read at once waits
-// its turn: if it is served until the runtime interrupts it, after 10 ms, a hundred such clients delay all others by half a second.
+// Read implements net.Conn. It waits while the client does not read its answers. A client that has sent more than is
+// read at once waits its turn: if it is served until the runtime interrupts it, after 10 ms, a hundred such clients
+// delay all others by half a second.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.behind {
 		runtime.Gosched()
@@ -194,8 +197,8 @@ func (c *Conn) Close() error {
 // Secured records that the TLS handshake is finished.
 func (c *Conn) Secured() { c.handshake.finish() }
 
-// receivedHeader counts a part of the header of a request over HTTP/1 as the memory that it needs. It returns false if that is too much:
-// then the connection is closed.
+// receivedHeader counts a part of the header of a request over HTTP/1 as the memory that it needs. It returns false if
+// that is too much: then the connection is closed.
 func (c *Conn) receivedHeader(p []byte) bool {
 	if c.listener.options.Bytes == nil {
 		return true
@@ -214,15 +217,16 @@ func (c *Conn) receivedHeader(p []byte) bool {
 
 var newline = []byte{'\n'}
 
-// BeginBody records that the header of a request over HTTP/1 has arrived. It counts as held until EndRequest; what arrives in between is
-// the request's body, and does not count.
+// BeginBody records that the header of a request over HTTP/1 has arrived. It counts as held until EndRequest; what
+// arrives in between is the request's body, and does not count.
 func (c *Conn) BeginBody() {
 	if !c.inBody.Swap(true) {
 		c.listener.options.Places.Add(c.listener.options.Request)
 	}
 }
 
-// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end; or that its connection has ended.
+// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end; or that its connection
+// has ended.
 func (c *Conn) EndRequest() {
 	if c.inBody.Swap(false) {
 		c.listener.options.Places.Add(-c.listener.options.Request)
@@ -237,8 +241,8 @@ func (c *Conn) releaseHeader() {
 	}
 }
 
-// Hold adds to the bytes that a transport holds for this connection: of messages, header fields and answers. It returns false
-// if that is too much: then the connection is closed.
+// Hold adds to the bytes that a transport holds for this connection: of messages, header fields and answers. It returns
+// false if that is too much: then the connection is closed.
 func (c *Conn) Hold(n int64) bool {
 	if c.listener.options.Bytes.adjust(c, n) {
 		return true
@@ -250,7 +254,8 @@ func (c *Conn) Hold(n int64) bool {
 // HasRoom reports whether a transport may hold more bytes for this connection.
 func (c *Conn) HasRoom(n int64) bool { return c.listener.options.Bytes.hasRoom(c, n) }
 
-// IsCut reports whether the connection was closed for exceeding a bound. What has arrived on it before must not be worked on any more.
+// IsCut reports whether the connection was closed for exceeding a bound. What has arrived on it before must not be
+// worked on any more.
 func (c *Conn) IsCut() bool { return c.isCut.Load() }
 
 // Cut closes a connection on which a transport has found that it is over a bound.
@@ -259,10 +264,12 @@ func (c *Conn) Cut(why Reason) { c.cut(why) }
 // Count counts a connection that a transport closes itself, because it has something to say to the client first.
 func (c *Conn) Count(why Reason) {
 	c.listener.metrics.closed[why].Inc()
-	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason", reasons[why])
+	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason",
+		reasons[why])
 }
 
-// cut closes a connection that is over a bound. What a transport gives back later may still be over it, and is not counted again.
+// cut closes a connection that is over a bound. What a transport gives back later may still be over it, and is not
+// counted again.
 func (c *Conn) cut(why Reason) {
 	c.mu.Lock()
 	again := c.closed
@@ -281,7 +288,8 @@ func (c *Conn) cut(why Reason) {
 
 // idle reports whether a connection is not in use although its client has had time to make a call.
 func (c *Conn) idle(now int64) bool {
-	return c.calls.Load() == 0 && c.streams.Load() == 0 && now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
+	return c.calls.Load() == 0 && c.streams.Load() == 0 &&
+		now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
 }
 
 // late returns the time bound that a connection exceeds.

@@ -13,9 +13,10 @@ const maxHandshakes = 512
 // busyShare is the part of the unfinished handshakes from which a peer makes room for others.
 const busyShare = 8
 
-// handshakes bounds the TLS handshakes of a listener. Each costs the server a signature, and an attacker a few bytes. So few are unfinished
-// at once, at most half of them of one peer: when there is no room, a new one replaces the oldest of the peer that has most. And few are
-// worked on at once, in turns of the peers, so that most of the processors stay for connections that are open.
+// handshakes bounds the TLS handshakes of a listener. Each costs the server a signature, and an attacker a few bytes.
+// So few are unfinished at once, at most half of them of one peer: when there is no room, a new one replaces the oldest
+// of the peer that has most. And few are worked on at once, in turns of the peers, so that most of the processors stay
+// for connections that are open.
 type handshakes struct {
 	most int
 
@@ -54,7 +55,8 @@ type peerHandshakes struct {
 	inAwait *list.Element // in handshakes.await, while there are any
 }
 
-// begin adds the handshake of a new connection. It returns the connection that makes room for it and must be closed, or nil.
+// begin adds the handshake of a new connection. It returns the connection that makes room for it and must be closed, or
+// nil.
 func (h *handshake) begin() (replaced *Conn) {
 	if h == nil {
 		return nil
@@ -138,7 +140,8 @@ func (h *handshake) pause() {
 	h.all.giveBack(h)
 }
 
-// proceed waits for a turn to work on what the client has sent. It returns false if the handshake has made room for another one.
+// proceed waits for a turn to work on what the client has sent. It returns false if the handshake has made room for
+// another one.
 func (h *handshake) proceed() bool {
 	if h == nil || h.over.Load() {
 		return true
@@ -180,8 +183,8 @@ func (a *handshakes) giveBack(h *handshake) {
 	next.turn <- struct{}{}
 }
 
-// waitNoMore removes a handshake from those that wait. The others of its peer wait behind those of all other peers. The caller holds the
-// mutex.
+// waitNoMore removes a handshake from those that wait. The others of its peer wait behind those of all other peers. The
+// caller holds the mutex.
 func (a *handshakes) waitNoMore(h *handshake) {
 	p := &h.conn.peer.handshakes
 	p.await.Remove(h.awaits)

@@ -22,7 +22,8 @@ type Options struct {
 	// had time to make a call. Default 1 s.
 	Settled time.Duration
 
-	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use. With Bytes, headers count as held until EndRequest.
+	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use. With Bytes, headers count as
+	// held until EndRequest.
 	ReadsAreCalls bool
 
 	Bytes   *Bytes // bounds incomplete messages; nil: no bound
@@ -123,8 +124,8 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// admit adds a connection. If there is no room it may replace another connection, which the caller must close. It returns nil if
-// no connection can be replaced either.
+// admit adds a connection. If there is no room it may replace another connection, which the caller must close. It
+// returns nil if no connection can be replaced either.
 func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	now := clock()
 	key := PeerOf(raw.RemoteAddr())
@@ -224,7 +225,8 @@ func (l *Listener) logRejection() {
 	if now-last < int64(logEvery) || !l.logged.CompareAndSwap(last, now) {
 		return
 	}
-	l.options.Log.Warn("too many connections: new ones are rejected", "listener", l.options.Name, "most", l.options.MaxConnections)
+	l.options.Log.Warn("too many connections: new ones are rejected", "listener", l.options.Name, "most",
+		l.options.MaxConnections)
 }
 
 // sweepEvery returns how often connections are checked for time bounds.

@@ -48,7 +48,8 @@ func RegisterGauge(registry prometheus.Registerer, calls *Calls) error {
 }
 
 var heldDesc = prometheus.NewDesc("ratelimitd_client_bytes",
-	"Bytes kept for clients, approximately; class: calls, connections, grpc, http, quota, regions or scrapes.", []string{"class"}, nil)
+	"Bytes kept for clients, approximately; class: calls, connections, grpc, http, quota, regions or scrapes.",
+	[]string{"class"}, nil)
 
 // Describe implements prometheus.Collector.
 func (b *Budget) Describe(all chan<- *prometheus.Desc) { all <- heldDesc }

@@ -24,8 +24,8 @@ func (w shortWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p) //nolint:wrapcheck // it is no layer of its own
 }
 
-// bounded is a handler whose records have at most MaxRecord bytes. It writes to a shortWriter. A record that is too long is written again with
-// shorter values, which end with a mark; at last without its values.
+// bounded is a handler whose records have at most MaxRecord bytes. It writes to a shortWriter. A record that is too
+// long is written again with shorter values, which end with a mark; at last without its values.
 type bounded struct {
 	slog.Handler
 	bare slog.Handler // without attributes

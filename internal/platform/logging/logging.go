@@ -14,8 +14,8 @@ type Options struct {
 	Level  *Level // default: a fixed level of info
 }
 
-// New returns a logger that writes one line per record to w, with one call of Write. A line has at most MaxRecord bytes: what is beyond is
-// left out, with a mark.
+// New returns a logger that writes one line per record to w, with one call of Write. A line has at most MaxRecord
+// bytes: what is beyond is left out, with a mark.
 func New(w io.Writer, o Options) (*slog.Logger, error) {
 	if o.Level == nil {
 		o.Level = new(Level)

@@ -13,7 +13,8 @@ type Durations struct {
 	sum    atomic.Int64    // nanoseconds
 }
 
-// NewDurations returns Durations with these upper bounds, in ascending order. A duration that equals a bound belongs to its bucket.
+// NewDurations returns Durations with these upper bounds, in ascending order. A duration that equals a bound belongs to
+// its bucket.
 func NewDurations(bounds []time.Duration) *Durations {
 	return &Durations{bounds: bounds, counts: make([]atomic.Uint64, len(bounds)+1)}
 }
@@ -25,8 +26,8 @@ func (d *Durations) Observe(t time.Duration) {
 	d.sum.Add(int64(t))
 }
 
-// Read returns how many durations there were, their sum in seconds, and how many of them were at most as long as each bound, by
-// the bound in seconds.
+// Read returns how many durations there were, their sum in seconds, and how many of them were at most as long as each
+// bound, by the bound in seconds.
 func (d *Durations) Read() (count uint64, sum float64, within map[float64]uint64) {
 	sum = time.Duration(d.sum.Load()).Seconds()
 	within = make(map[float64]uint64, len(d.bounds))

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Names holds a value, such as the hits of a rule, for each of a bounded number of names. A lookup of a known name waits only for
-// new names in the same shard.
+// Names holds a value, such as the hits of a rule, for each of a bounded number of names. A lookup of a known name
+// waits only for new names in the same shard.
 type Names[V any] struct {
 	Other *V // counts for names for which there is no room
 
@@ -23,22 +23,23 @@ type namesShard[V any] struct {
 	byName map[string]*V
 }
 
-// Bounds of names from requests, in bytes: the longest name, and the average length if the set is full. A bound only on the number of names
-// would bound neither their memory nor the cost of a scrape.
+// Bounds of names from requests, in bytes: the longest name, and the average length if the set is full. A bound only on
+// the number of names would bound neither their memory nor the cost of a scrape.
 const (
 	maxNameLength = 512
 	bytesForName  = 128
 )
 
-// NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs does not
-// get a second one.
+// NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs
+// does not get a second one.
 func NewNames[V any](most int, nameOfOthers string, others *V) *Names[V] {
 	n := &Names[V]{Other: others, max: int64(most), seed: maphash.MakeSeed()}
 	n.shard([]byte(nameOfOthers)).set(nameOfOthers, others)
 	return n
 }
 
-// set adds a name. The caller holds the lock. Most sets have few names, so maps are made only for shards that have some.
+// set adds a name. The caller holds the lock. Most sets have few names, so maps are made only for shards that have
+// some.
 func (sh *namesShard[V]) set(name string, v *V) {
 	if sh.byName == nil {
 		sh.byName = make(map[string]*V)
@@ -57,8 +58,8 @@ func (n *Names[V]) lookUp(name []byte) *V {
 	return sh.byName[string(name)]
 }
 
-// Find returns the value for a name from a request, which it does not keep. If the name is new, is not too long, and there is room,
-// create makes its value.
+// Find returns the value for a name from a request, which it does not keep. If the name is new, is not too long, and
+// there is room, create makes its value.
 func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	v := n.lookUp(name)
 	// Else without the write lock that others wait for.
@@ -75,8 +76,8 @@ func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	return v
 }
 
-// Add returns the value for a name from an operator, of any length, or nil if there is no room. There is room for times as many names as
-// NewNames says: with 2, names from requests cannot take all the room.
+// Add returns the value for a name from an operator, of any length, or nil if there is no room. There is room for times
+// as many names as NewNames says: with 2, names from requests cannot take all the room.
 func (n *Names[V]) Add(name string, times int, create func(name string) *V) *V {
 	if v := n.lookUp([]byte(name)); v != nil {
 		return v

@@ -20,7 +20,8 @@ func named(all []*string) (names []string) {
 	return names
 }
 
-// Names from requests are bounded in number and length. Names from an operator get more room, in which requests get none.
+// Names from requests are bounded in number and length. Names from an operator get more room, in which requests get
+// none.
 func TestNames(t *testing.T) {
 	others := "others"
 	n := metric.NewNames(2, others, &others)

@@ -1,5 +1,5 @@
-// Package problem writes what a client reads when a limit denies its request: application/problem+json (RFC 9457), with the problem
-// types of draft-ietf-httpapi-ratelimit-headers.
+// Package problem writes what a client reads when a limit denies its request: application/problem+json (RFC 9457), with
+// the problem types of draft-ietf-httpapi-ratelimit-headers.
 package problem
 
 import (

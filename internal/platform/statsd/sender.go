@@ -141,7 +141,8 @@ func (s *Sender) Run(ctx context.Context) error {
 func (s *Sender) flush() {
 	if err := s.conn.renew(); err != nil {
 		if !s.failing {
-			s.options.Log.Warn("cannot connect to StatsD: statistics are not sent", "address", s.options.Address, "network", s.options.Network, "error", err)
+			s.options.Log.Warn("cannot connect to StatsD: statistics are not sent", "address", s.options.Address, "network",
+				s.options.Network, "error", err)
 		}
 		s.failing = true
 		s.lost.Add(1)

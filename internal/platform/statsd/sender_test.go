@@ -322,7 +322,8 @@ func TestResponseTimesAreSampled(t *testing.T) {
 			callers.Wait()
 			send(t, statsd.Options{
 				Source: newNumbers().source(), Timings: timings, Address: l.address, Datadog: datadog,
-				Mogrifiers: []statsd.Mogrifier{{Pattern: regexp.MustCompile(`.`), Name: "t"}}, // short: many lines fit into a packet
+				// short: many lines fit into a packet
+				Mogrifiers: []statsd.Mogrifier{{Pattern: regexp.MustCompile(`.`), Name: "t"}},
 			})()
 			lines := l.next(1000)
 			l.none()

@@ -1,5 +1,5 @@
-// Package terminal writes text for people at a terminal: lines with colours, durations, and text from outside made safe to
-// show.
+// Package terminal writes text for people at a terminal: lines with colours, durations, and text from outside made safe
+// to show.
 //
 // A Writer is for one goroutine; the functions may be called concurrently.
 //

@@ -15,7 +15,8 @@ func (f *Files) Server() (*tls.Config, error) {
 		return nil, fmt.Errorf("serve TLS for %s: a server needs a certificate and a key", f.o.Use)
 	}
 	if len(f.o.Clients) > 0 && f.o.CA == "" {
-		return nil, fmt.Errorf("serve TLS for %s: names for client certificates (%q) need a CA that signs them", f.o.Use, f.o.Clients)
+		return nil, fmt.Errorf("serve TLS for %s: names for client certificates (%q) need a CA that signs them", f.o.Use,
+			f.o.Clients)
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -110,7 +111,8 @@ func oneOf(leaf *x509.Certificate, names []string) (err error) {
 	return err
 }
 
-// Named checks that a certificate is for a name. A URI must be equal; host names and IP addresses follow the rules of HTTPS.
+// Named checks that a certificate is for a name. A URI must be equal; host names and IP addresses follow the rules of
+// HTTPS.
 func Named(leaf *x509.Certificate, name string) error {
 	if !strings.Contains(name, "://") {
 		return leaf.VerifyHostname(name)

@@ -31,8 +31,8 @@ type Options struct {
 	// client expects the name that it dialled.
 	Name string
 
-	// Clients are names such as Name. A server rejects a client whose certificate is for none of them. Empty: it accepts every
-	// certificate of the CA.
+	// Clients are names such as Name. A server rejects a client whose certificate is for none of them. Empty: it accepts
+	// every certificate of the CA.
 	Clients []string
 
 	// SkipName makes a client ignore the name: it checks only that the authority signed the certificate.
@@ -91,9 +91,11 @@ func Load(o Options) (*Files, error) {
 	o.Log = o.Log.With("use", o.Use)
 	switch {
 	case o.Cert != "" && o.Key == "":
-		return nil, fmt.Errorf("load TLS files of %s: the certificate %s needs its key: name both files, or neither", o.Use, o.Cert)
+		return nil, fmt.Errorf("load TLS files of %s: the certificate %s needs its key: name both files, or neither", o.Use,
+			o.Cert)
 	case o.Cert == "" && o.Key != "":
-		return nil, fmt.Errorf("load TLS files of %s: the key %s needs its certificate: name both files, or neither", o.Use, o.Key)
+		return nil, fmt.Errorf("load TLS files of %s: the key %s needs its certificate: name both files, or neither", o.Use,
+			o.Key)
 	}
 	f := &Files{o: o}
 	c, err := f.read()
@@ -110,13 +112,15 @@ func Load(o Options) (*Files, error) {
 
 func (f *Files) register() {
 	use := map[string]string{"use": f.o.Use}
-	failures := metric.Counter("ratelimitd_tls_reload_failures_total", "Failed reloads of changed certificate files.", f.failures.Load)
+	failures := metric.Counter("ratelimitd_tls_reload_failures_total", "Failed reloads of changed certificate files.",
+		f.failures.Load)
 	failures.Fixed = use
 	metric.Register(f.o.Metrics, failures)
 	if f.o.Cert == "" {
 		return
 	}
-	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds", "When the certificate in use expires, Unix time; use: grpc, admin, regions or xds.",
+	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds",
+		"When the certificate in use expires, Unix time; use: grpc, admin, regions or xds.",
 		func() int64 { return f.current.Load().cert.Leaf.NotAfter.Unix() })
 	expiry.Fixed = use
 	metric.Register(f.o.Metrics, expiry)
@@ -165,8 +169,9 @@ func (f *Files) swap(c contents) error {
 	return nil
 }
 
-// Reload reads the files again. It logs a change, and a version that cannot be used, once. Run calls it; a client that makes few
-// connections may call it before each of them instead, because reading three files costs far less than a handshake.
+// Reload reads the files again. It logs a change, and a version that cannot be used, once. Run calls it; a client that
+// makes few connections may call it before each of them instead, because reading three files costs far less than a
+// handshake.
 func (f *Files) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

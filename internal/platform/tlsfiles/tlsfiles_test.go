@@ -322,7 +322,8 @@ func TestANameMayBeAURI(t *testing.T) {
 	}
 }
 
-// A name in the subject is no alternative name, as in envoyproxy/ratelimit. The authority itself accepts such a certificate.
+// A name in the subject is no alternative name, as in envoyproxy/ratelimit. The authority itself accepts such a
+// certificate.
 func TestACertificateWithoutAlternativeNames(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "one")
 	for name, ok := range map[string]bool{"": true, "gateway": false, "spiffe://cluster.local/gateway": false, "10.0.0.1": false} {

@@ -15,9 +15,9 @@ const settle = 100 * time.Millisecond
 
 // Run reads the files again whenever they may have changed, until ctx is done. It returns nil.
 //
-// It watches the directories of the files, not the files: Kubernetes swaps a symbolic link next to them, and other tools
-// rename a new file to the old name. If a link leads to a directory that is not watched, or the file system reports
-// nothing, the next rescan finds the change.
+// It watches the directories of the files, not the files: Kubernetes swaps a symbolic link next to them, and other
+// tools rename a new file to the old name. If a link leads to a directory that is not watched, or the file system
+// reports nothing, the next rescan finds the change.
 func (f *Files) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -65,7 +65,8 @@ func (f *Files) watch(w *fsnotify.Watcher) {
 			continue
 		}
 		if err := files.Watch(w, filepath.Dir(path)); err != nil {
-			f.o.Log.Debug("cannot watch a directory of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error", err)
+			f.o.Log.Debug("cannot watch a directory of TLS files; changes are noticed more slowly", "every", f.o.Rescan, "error",
+				err)
 		}
 	}
 }

@@ -15,7 +15,8 @@ func (h withoutInput) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelError || !strings.Contains(r.Message, "parse") && !strings.HasPrefix(r.Message, "escape") {
 		return h.Handler.Handle(ctx, r)
 	}
-	safe := slog.NewRecord(r.Time, slog.LevelWarn, "an OTEL_ variable, or a part of it, cannot be parsed and is ignored", r.PC)
+	safe := slog.NewRecord(r.Time, slog.LevelWarn, "an OTEL_ variable, or a part of it, cannot be parsed and is ignored",
+		r.PC)
 	safe.AddAttrs(slog.String("doing", r.Message), slog.String("write", rightForm(r.Message)))
 	return h.Handler.Handle(ctx, safe)
 }

@@ -10,8 +10,9 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// queue bounds the spans that wait for the collector, and counts the spans that the collector never gets. The SDK bounds its own queue
-// too, but does not report what it drops. queue lets through only as many spans as fit there, so only queue drops spans.
+// queue bounds the spans that wait for the collector, and counts the spans that the collector never gets. The SDK
+// bounds its own queue too, but does not report what it drops. queue lets through only as many spans as fit there, so
+// only queue drops spans.
 type queue struct {
 	sdktrace.SpanProcessor       // of the SDK: collects spans into batches
 	max                    int64 // spans that have ended and are neither sent nor dropped
@@ -29,7 +30,8 @@ func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(export{to, q}, sdktrace.WithMaxQueueSize(size))
 	if metrics != nil {
 		metrics.MustRegister(
-			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total", Help: "Spans not sent: too many waited, or sending failed."},
+			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total",
+				Help: "Spans not sent: too many waited, or sending failed."},
 				func() float64 { return float64(q.dropped.Load()) }))
 	}
 	return q

@@ -27,7 +27,8 @@ func flagOf(traceparent string) (sampled, ok bool) {
 		return false, false
 	}
 	version := traceparent[:2]
-	if version == "ff" || version == "00" && len(traceparent) != end || (hexDigits[version[0]]|hexDigits[version[1]])&noDigit != 0 {
+	if version == "ff" || version == "00" && len(traceparent) != end ||
+		(hexDigits[version[0]]|hexDigits[version[1]])&noDigit != 0 {
 		return false, false
 	}
 	if !isID(traceparent[ids:ids+32]) || !isID(traceparent[36:52]) {
@@ -67,7 +68,8 @@ var hexDigits = func() (values [256]byte) {
 
 // Start begins the span of a sampled request that arrived at start. The span belongs to the caller's trace, if there is
 // one. The caller of Start ends the span.
-func (t *Tracing) Start(ctx context.Context, traceparent, tracestate, name string, start time.Time) (context.Context, trace.Span) {
+func (t *Tracing) Start(ctx context.Context, traceparent, tracestate, name string,
+	start time.Time) (context.Context, trace.Span) {
 	if traceparent != "" {
 		ctx = t.context.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent, "tracestate": tracestate})
 	}

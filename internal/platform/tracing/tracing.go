@@ -80,7 +80,8 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 		sdktrace.WithSpanProcessor(newQueue(exporter, o.Metrics)),
 		sdktrace.WithResource(about),
 	)
-	return &Tracing{rate: o.SamplingRate, provider: provider, tracer: provider.Tracer("github.com/ratelimitd/ratelimitd")}, nil
+	return &Tracing{rate: o.SamplingRate, provider: provider, tracer: provider.Tracer("github.com/ratelimitd/ratelimitd")},
+		nil
 }
 
 // resource describes this service in spans: from the options, else the OTEL_ variables, else the defaults.
@@ -97,7 +98,8 @@ func (o *Options) resource(ctx context.Context) (*resource.Resource, error) {
 	}
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(),
-		resource.WithAttributes(attribute.String("service.name", "RateLimit"), attribute.String("service.instance.id", rand.Text())),
+		resource.WithAttributes(attribute.String("service.name", "RateLimit"),
+			attribute.String("service.instance.id", rand.Text())),
 		resource.WithFromEnv(),
 		resource.WithAttributes(given...),
 	)

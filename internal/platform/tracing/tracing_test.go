@@ -245,8 +245,8 @@ ratelimitd_spans_dropped_total 900
 	stop(t, tr)
 }
 
-// The log says what is wrong with a variable, and does not show its value. The service starts all the same: OpenTelemetry ignores the
-// variable.
+// The log says what is wrong with a variable, and does not show its value. The service starts all the same:
+// OpenTelemetry ignores the variable.
 func TestVariablesThatCannotBeRead(t *testing.T) {
 	racetest.Sequential(t)
 	for _, protocol := range []string{"http", "grpc"} {

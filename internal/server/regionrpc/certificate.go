@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
-// RegionOf returns the region that a certificate is for: it has the URI spiffe://TRUST-DOMAIN/region/NAME, with any trust domain,
-// because the authority that signed it is what is trusted.
+// RegionOf returns the region that a certificate is for: it has the URI spiffe://TRUST-DOMAIN/region/NAME, with any
+// trust domain, because the authority that signed it is what is trusted.
 func RegionOf(cert *x509.Certificate) (string, error) {
 	var names []string
 	for _, uri := range cert.URIs {
@@ -28,7 +28,9 @@ func RegionOf(cert *x509.Certificate) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", fmt.Errorf("the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME among its alternative names, and has the URIs %v", cert.URIs)
+		return "",
+			fmt.Errorf("the certificate names no region: it needs the URI spiffe://TRUST-DOMAIN/region/NAME among its "+
+				"alternative names, and has the URIs %v", cert.URIs)
 	case 1:
 		return names[0], nil
 	default:
@@ -45,14 +47,15 @@ func OwnRegion(files *tlsfiles.Files) (string, error) {
 	return RegionOf(certs[0].Leaf)
 }
 
-// toRegion makes connections to one region. Each handshake uses the current files, and ends unless the server's certificate is of that
-// region.
+// toRegion makes connections to one region. Each handshake uses the current files, and ends unless the server's
+// certificate is of that region.
 type toRegion struct {
 	files  *tlsfiles.Files
 	region string
 }
 
-func (t toRegion) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (t toRegion) ClientHandshake(ctx context.Context, authority string,
+	conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	config := t.files.Client()
 	chained := config.VerifyConnection
 	config.VerifyConnection = func(s tls.ConnectionState) error {

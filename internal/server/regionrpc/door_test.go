@@ -7,7 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// strangers opens connections from an address, which show no certificate until the test ends. Every other one begins a handshake.
+// strangers opens connections from an address, which show no certificate until the test ends. Every other one begins a
+// handshake.
 func strangers(t *testing.T, from, at string, n int) {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}

@@ -57,7 +57,8 @@ func tooLarge(q *regions.Query) bool {
 	return size > maxText
 }
 
-// decodeQuery reads a query. It returns false if the query is too large, or cannot be understood: a newer version may ask other things.
+// decodeQuery reads a query. It returns false if the query is too large, or cannot be understood: a newer version may
+// ask other things.
 func decodeQuery(m *regionv1.Query) (*regions.Query, bool) {
 	if len(m.GetTakes()) > regions.MaxTakes || len(m.GetDescriptors()) > regions.MaxTakes {
 		return nil, false
@@ -81,7 +82,8 @@ func decodeQuery(m *regionv1.Query) (*regions.Query, bool) {
 		}
 		q.Takes[i] = regions.Take{
 			Descriptor: int(t.GetMember()), Limit: t.GetLimit(), Hits: t.GetHits(), Vote: backend.Vote(t.GetVote()),
-			CountDenied: t.GetCountDenied(), Settled: t.GetSettled(), Guards: t.GetGuards(), Shadow: t.GetShadow(), Ends: t.GetEnds(), Commits: t.GetCommits(),
+			CountDenied: t.GetCountDenied(), Settled: t.GetSettled(), Guards: t.GetGuards(), Shadow: t.GetShadow(),
+			Ends: t.GetEnds(), Commits: t.GetCommits(),
 		}
 	}
 	return q, !tooLarge(q)
@@ -92,7 +94,8 @@ const never = -1
 
 func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
 	m := &regionv1.Answer{
-		Query: uint32(query), Rejected: string(a.Rejected), OtherHome: a.Home, Outcomes: make([]*regionv1.Outcome, len(a.Outcomes)),
+		Query: uint32(query), Rejected: string(a.Rejected), OtherHome: a.Home,
+		Outcomes: make([]*regionv1.Outcome, len(a.Outcomes)),
 	}
 	for i := range a.Outcomes {
 		o := &a.Outcomes[i]
@@ -105,12 +108,14 @@ func encodeAnswer(query int, a *regions.Answer) *regionv1.Answer {
 			retry = never
 		}
 		m.Outcomes[i] = &regionv1.Outcome{
-			Allowed: o.Allowed, Before: o.Before, Used: o.Used, Kept: o.Kept, RetryAfter: retry, MoreAfter: o.MoreAfter.Microseconds(),
+			Allowed: o.Allowed, Before: o.Before, Used: o.Used, Kept: o.Kept, RetryAfter: retry,
+			MoreAfter:  o.MoreAfter.Microseconds(),
 			ResetAfter: o.ResetAfter.Microseconds(), PartEnds: o.PartEnds.Microseconds(), Delay: o.Delay.Microseconds(),
 		}
 		if l := a.Limits[i]; l != nil {
 			m.Outcomes[i].Limit = &regionv1.Limit{
-				Requests: l.Requests, Burst: l.Burst, Algorithm: uint32(l.Algorithm), Unit: uint32(l.Window.Unit), Multiplier: l.Window.Multiplier,
+				Requests: l.Requests, Burst: l.Burst, Algorithm: uint32(l.Algorithm), Unit: uint32(l.Window.Unit),
+				Multiplier: l.Window.Multiplier,
 			}
 		}
 	}
@@ -127,7 +132,8 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	}
 	for i, o := range m.GetOutcomes() {
 		a.Outcomes[i] = backend.Outcome{
-			Failed: o.GetFailed(), Allowed: o.GetAllowed(), Before: count(o.GetBefore()), Used: count(o.GetUsed()), Kept: count(o.GetKept()),
+			Failed: o.GetFailed(), Allowed: o.GetAllowed(), Before: count(o.GetBefore()), Used: count(o.GetUsed()),
+			Kept:       count(o.GetKept()),
 			RetryAfter: span(o.GetRetryAfter()), MoreAfter: span(o.GetMoreAfter()), ResetAfter: span(o.GetResetAfter()),
 			PartEnds: span(o.GetPartEnds()), Delay: span(o.GetDelay()),
 		}

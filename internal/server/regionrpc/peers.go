@@ -26,18 +26,19 @@ import (
 )
 
 const (
-	// clientPing is after how long without a sign of life a connection is tested. A cut connection is noticed after this and
-	// clientPingTimeout.
+	// clientPing is after how long without a sign of life a connection is tested. A cut connection is noticed after this
+	// and clientPingTimeout.
 	clientPing, clientPingTimeout = 10 * time.Second, 3 * time.Second
 
-	// A message of so many bytes is full: other queries are sent in another call. The largest query fits into the rest of what a
-	// server accepts.
+	// A message of so many bytes is full: other queries are sent in another call. The largest query fits into the rest of
+	// what a server accepts.
 	fullMessage = maxMessage / 2
 )
 
 // reconnects says when a connection that failed is tried again: soon, because requests wait.
 var reconnects = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+	Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: 3 * time.Second},
 	MinConnectTimeout: 2 * time.Second,
 }
 
@@ -78,7 +79,8 @@ type peerRegion struct {
 
 // bounds of the durations of calls: of regions side by side, and on two continents.
 var bounds = []time.Duration{
-	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond,
+	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond,
 	200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
 }
 
@@ -89,12 +91,14 @@ func NewPeers(o Options) (*Peers, error) {
 		p.log = slog.Default()
 	}
 	for name, address := range o.Addresses {
-		r := &peerRegion{name: name, address: address, log: p.log, durations: metric.NewDurations(bounds), lines: make(map[*line]bool)}
+		r := &peerRegion{name: name, address: address, log: p.log, durations: metric.NewDurations(bounds),
+			lines: make(map[*line]bool)}
 		conn, err := grpc.NewClient(address,
 			grpc.WithTransportCredentials(toRegion{o.TLS, name}),
 			grpc.WithContextDialer(r.dial),
 			grpc.WithStatsHandler(sent{of: r}),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: clientPingTimeout, PermitWithoutStream: true}),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientPing, Timeout: clientPingTimeout,
+				PermitWithoutStream: true}),
 			grpc.WithConnectParams(reconnects),
 			grpc.WithDefaultServiceConfig(spread),
 			grpc.WithDisableServiceConfig(),
@@ -168,7 +172,8 @@ func (r *peerRegion) done(ctx context.Context, err error) {
 
 // Ask implements regions.Peers.
 func (p *Peers) Ask(
-	ctx context.Context, region string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer),
+	ctx context.Context, region string, queries []regions.Query, heard func(regions.State),
+	answered func(int, *regions.Answer),
 ) error {
 	r := p.all[region]
 	if r == nil {
@@ -240,11 +245,12 @@ func (r *peerRegion) ask(
 	return err
 }
 
-// silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while others answer.
+// silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while
+// others answer.
 const silence = time.Second
 
-// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also closes each
-// connection on which something was sent and nothing was heard since, such as one that is being made.
+// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also
+// closes each connection on which something was sent and nothing was heard since, such as one that is being made.
 func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
 	if waits.Err() != nil {
 		return

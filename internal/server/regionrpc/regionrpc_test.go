@@ -496,7 +496,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A region with as many connections as it may have, and one that connects and never reads, do not keep others from an answer.
+// A region with as many connections as it may have, and one that connects and never reads, do not keep others from an
+// answer.
 func TestOthersAreAnswered(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -604,7 +605,8 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// A region that was gone answers again, including with a certificate of another authority if both sides have it by then.
+// A region that was gone answers again, including with a certificate of another authority if both sides have it by
+// then.
 func TestReconnects(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, theirVolume := filesOf(t, ca, uri("eu"))

@@ -37,8 +37,8 @@ type Answerer interface {
 	Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 }
 
-// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally many places,
-// so that no region takes those of others.
+// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally
+// many places, so that no region takes those of others.
 const (
 	maxConnections = 512 // with a certificate of a region
 	maxCalls       = 100 // at once on a connection
@@ -46,12 +46,14 @@ const (
 	maxHeld        = 16 * maxMessage // of a connection
 	maxHeaders     = 8 << 10         // of a call
 
-	// maxWork is how many bytes of calls of one region may be without an answer that was sent: decoded they take about ten times as much.
+	// maxWork is how many bytes of calls of one region may be without an answer that was sent: decoded they take about ten
+	// times as much.
 	maxWork = 2 * maxMessage
 
 	longestWrite = 10 * time.Second
 
-	// longest is how long a query may wait for the store: the caller gives up a connection on which it hears nothing for a second.
+	// longest is how long a query may wait for the store: the caller gives up a connection on which it hears nothing for a
+	// second.
 	longest = 500 * time.Millisecond
 
 	// A peer that neither reads nor answers pings is disconnected, with what waits for it.
@@ -145,7 +147,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Run answers until ctx ends. Calls in flight are then cut off, and their queries are not sent again: they may have been carried out.
+// Run answers until ctx ends. Calls in flight are then cut off, and their queries are not sent again: they may have
+// been carried out.
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.transport.Close)
 	defer stop()
@@ -167,14 +170,18 @@ func (s *Server) regionOf(state *tls.ConnectionState) (string, error) {
 	case err != nil:
 		return "", err
 	case from == s.o.Region:
-		return "", fmt.Errorf("region %s is this replica's own region: replicas of one region share a Redis and do not ask each other; do two regions have the same name?", from)
+		return "",
+			fmt.Errorf("region %s is this replica's own region: replicas of one region share a Redis and do not ask each "+
+				"other; do two regions have the same name?", from)
 	case !slices.Contains(s.o.Regions, from):
-		return "", fmt.Errorf("region %s is not in the list of region %s: %s", from, s.o.Region, strings.Join(s.o.Regions, ", "))
+		return "", fmt.Errorf("region %s is not in the list of region %s: %s", from, s.o.Region,
+			strings.Join(s.o.Regions, ", "))
 	}
 	return from, nil
 }
 
-// rejects logs why a connection with a certificate of the authority is closed, at most once a minute. The other side only sees that it is.
+// rejects logs why a connection with a certificate of the authority is closed, at most once a minute. The other side
+// only sees that it is.
 func (s *Server) rejects(from net.Addr, err error) {
 	now := time.Now().Unix()
 	if last := s.logged.Load(); now-last >= 60 && s.logged.CompareAndSwap(last, now) {
@@ -194,7 +201,8 @@ func (s *Server) ask(stream *transport.Stream) error {
 	}
 	weight := int64(len(message))
 	if !s.work[from].TryAcquire(weight) {
-		return status.Errorf(codes.ResourceExhausted, "too many queries of region %s have no answer yet, or it does not read the answers: ask again later", from)
+		return status.Errorf(codes.ResourceExhausted,
+			"too many queries of region %s have no answer yet, or it does not read the answers: ask again later", from)
 	}
 	defer s.work[from].Release(weight)
 	ctx, cancel := context.WithTimeout(stream.Context(), longest)
@@ -208,7 +216,8 @@ func (s *Server) ask(stream *transport.Stream) error {
 		return status.Errorf(codes.InvalidArgument, "%d queries, %d are the most", len(queries), regions.MaxQueries)
 	}
 	state := s.o.Store.State()
-	next := &regionv1.AskResponse{Replica: state.Replica, State: state.Sum, Rules: state.Rules, Replicas: uint32(s.door.count())}
+	next := &regionv1.AskResponse{Replica: state.Replica, State: state.Sum, Rules: state.Rules,
+		Replicas: uint32(s.door.count())}
 	all := &gathering{some: make(chan struct{}, 1)}
 	for i, q := range queries {
 		// A query that cannot be understood does not affect the others: they stand for other callers.

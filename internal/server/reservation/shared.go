@@ -18,8 +18,8 @@ type SharedKey struct {
 	Signer *Signer
 	Log    *slog.Logger
 
-	// Needed reports whether ids are needed. It is asked once a second until it returns true. Before, Redis is asked only if
-	// somebody wants to sign or open an id.
+	// Needed reports whether ids are needed. It is asked once a second until it returns true. Before, Redis is asked only
+	// if somebody wants to sign or open an id.
 	Needed func() bool
 }
 
@@ -51,9 +51,11 @@ func (s *SharedKey) Run(ctx context.Context) error {
 		default:
 			next = askAgain
 			_, short := errors.AsType[*shortKeyError](err)
-			if answer := goredis.Error(nil); (short || errors.As(err, &answer)) && logged != err.Error() { // that Redis does not answer is logged elsewhere
+			// that Redis does not answer is logged elsewhere
+			if answer := goredis.Error(nil); (short || errors.As(err, &answer)) && logged != err.Error() {
 				logged = err.Error()
-				s.Log.Warn("this replica shares no key for the IDs of reservations; docs/reference/redis-keys.md has the rights that the user of Redis needs", "key", s.Key, "error", err)
+				s.Log.Warn("this replica shares no key for the IDs of reservations; docs/reference/redis-keys.md has the rights "+
+					"that the user of Redis needs", "key", s.Key, "error", err)
 			}
 		}
 		select {
@@ -71,7 +73,8 @@ type shortKeyError struct {
 }
 
 func (e *shortKeyError) Error() string {
-	return fmt.Sprintf("%q in Redis has %d bytes, and a key has at least %d: delete it, and a replica writes a new one", e.key, e.size, 2*len(Key{}))
+	return fmt.Sprintf("%q in Redis has %d bytes, and a key has at least %d: delete it, and a replica writes a new one",
+		e.key, e.size, 2*len(Key{}))
 }
 
 // share writes a key unless there is one, and returns the one that is there.

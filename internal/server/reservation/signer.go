@@ -37,16 +37,19 @@ func KeyFrom(secret string) Key {
 
 // Bounds of an id.
 const (
-	MaxSize  = 1 << 20               // the longest id that is accepted, in bytes
-	MaxBytes = MaxSize/4*3 - bytesAt // the most bytes that Sign makes such an id of: base64 writes four letters for three bytes
+	MaxSize = 1 << 20 // the longest id that is accepted, in bytes
+	// the most bytes that Sign makes such an id of: base64 writes four letters for three bytes
+	MaxBytes = MaxSize/4*3 - bytesAt
 )
 
 // Errors of a Signer.
 var (
 	// ErrID is returned for a text that is no id of a reservation, or that was signed with another key.
-	ErrID = errors.New("not the id of a reservation, or signed with another key: replicas accept each other's ids if RATELIMITD_RESERVATION_KEY is equal, or if they share a Redis")
+	ErrID = errors.New("not the id of a reservation, or signed with another key: replicas accept each other's ids if " +
+		"RATELIMITD_RESERVATION_KEY is equal, or if they share a Redis")
 	// ErrNoKey is returned while the key is not known yet.
-	ErrNoKey = errors.New("the key that signs ids of reservations is not known yet: Redis has not given it; repeat the call")
+	ErrNoKey = errors.New("the key that signs ids of reservations is not known yet: Redis has not given it; " +
+		"repeat the call")
 )
 
 // The parts of an id, before its bytes: version, nonce and signature.
@@ -81,8 +84,8 @@ type hashing struct {
 // NewSigner returns a signer without a key.
 func NewSigner() *Signer { return new(Signer) }
 
-// SetKey sets the key that signs from now on. Ids of the key before this one are still accepted. It may not be called concurrently
-// with itself.
+// SetKey sets the key that signs from now on. Ids of the key before this one are still accepted. It may not be called
+// concurrently with itself.
 func (s *Signer) SetKey(k Key) {
 	now := s.signing.Load()
 	if now != nil && now.key == k {

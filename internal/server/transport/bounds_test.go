@@ -166,7 +166,8 @@ func TestHeldBytesAreBounded(t *testing.T) {
 					}
 				}
 				most := int64(bound)
-				if name == "messages that were compressed" { // the handler keeps those that each connection has sent before it was closed
+				// the handler keeps those that each connection has sent before it was closed
+				if name == "messages that were compressed" {
 					most *= 3
 				}
 				for until := time.Now().Add(patience); b.bytes.Held() > most; <-time.After(time.Millisecond) {

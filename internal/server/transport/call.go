@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when the caller gives
-// up. Nothing of a call may be used after it is answered.
+// Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when
+// the caller gives up. Nothing of a call may be used after it is answered.
 type Call struct {
 	// Message is the request's message.
 	Message []byte
@@ -55,8 +55,8 @@ func (c *Call) Err() error {
 	return nil
 }
 
-// Done implements context.Context. Most calls are answered without anybody waiting for their end, so the channel is made
-// only here.
+// Done implements context.Context. Most calls are answered without anybody waiting for their end, so the channel is
+// made only here.
 func (c *Call) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,8 +99,8 @@ func (c *Call) Value(any) any { return nil }
 // Path returns the path of the method: "/package.Service/Method".
 func (c *Call) Path() string { return c.head.known.path }
 
-// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler rejects the call. The
-// handler may use it before it returns.
+// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler rejects
+// the call. The handler may use it before it returns.
 func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
 
 // Hold counts bytes that the handler keeps for the call until it is answered, besides its message.
@@ -191,8 +191,8 @@ func (c *Call) release() {
 	conn.server.calls.Put(c)
 }
 
-// endWatch closes the channel that Done returned. It returns false if Done was never called. If it was, the call must not be
-// reused: a context that was made from it may still read it for a moment.
+// endWatch closes the channel that Done returned. It returns false if Done was never called. If it was, the call must
+// not be reused: a context that was made from it may still read it for a moment.
 func (c *Call) endWatch() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,8 +213,8 @@ func (c *Call) endWatch() bool {
 	return true
 }
 
-// abandoned is called when the client has reset the call, or its connection is closed. The caller holds the connection's
-// lock, so that the call is not released meanwhile.
+// abandoned is called when the client has reset the call, or its connection is closed. The caller holds the
+// connection's lock, so that the call is not released meanwhile.
 func (c *Call) abandoned() {
 	c.reset.Store(true)
 	c.mu.Lock()

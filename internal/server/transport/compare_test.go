@@ -310,7 +310,8 @@ func TestAnswersAreThoseOfGRPC(t *testing.T) {
 				t.Errorf("there is no difference any more: %s", got)
 			case test.lean != "" && got != test.lean:
 				t.Errorf("got %s (%v), want %s, because: %s", got, b, test.lean, test.why)
-			case test.lean == "" && got != "Internal" && a.field("grpc-message") != b.field("grpc-message"): // the words of INTERNAL are our own
+			case test.lean == "" && got != "Internal" && a.field("grpc-message") != b.field("grpc-message"):
+				// the words of INTERNAL are our own
 				t.Errorf("\n got %v\nwant %v", b, a)
 			case got == "OK" && test.why == "" && a.field("grpc-encoding") == "" && !bytes.Equal(a.data, b.data):
 				t.Errorf("\n got %x\nwant %x", b.data, a.data)

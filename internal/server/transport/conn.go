@@ -40,15 +40,15 @@ const (
 	// maxSettings bounds the settings in one frame; there are six of them.
 	maxSettings = 100
 
-	// longHeaders is the number of idle frames that one header block above MaxHeaderBytes counts as. References to the table let
-	// a few bytes stand for that many.
+	// longHeaders is the number of idle frames that one header block above MaxHeaderBytes counts as. References to the
+	// table let a few bytes stand for that many.
 	longHeaders = 100
 
 	// maxStrikes is how many pings may come too soon.
 	maxStrikes = 2
 
-	// maxBlocked is how many bytes of answers a connection may hold for a client that does not open its windows. One answer may
-	// be longer.
+	// maxBlocked is how many bytes of answers a connection may hold for a client that does not open its windows. One
+	// answer may be longer.
 	maxBlocked = 256 << 10
 
 	// holdStep is by how many bytes the memory that a connection holds must change before limits learns of it, which
@@ -61,16 +61,16 @@ const (
 	// maxIdleStreams is how many streams the map of an idle connection may have room for.
 	maxIdleStreams = 64
 
-	// pingDelay is how long the answer to a ping waits for the answer to a call. Clients of grpc-go send a ping with most calls, and each
-	// write costs them and this side a system call, and wakes them.
+	// pingDelay is how long the answer to a ping waits for the answer to a call. Clients of grpc-go send a ping with most
+	// calls, and each write costs them and this side a system call, and wakes them.
 	pingDelay = time.Millisecond
 
 	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
 	maxStreamID = 1<<31 - 1
 )
 
-// conn is a connection, as far as any goroutine may use it. The goroutine that reads it has a reader, and the one that checks all
-// connections has a lifetime.
+// conn is a connection, as far as any goroutine may use it. The goroutine that reads it has a reader, and the one that
+// checks all connections has a lifetime.
 type conn struct {
 	server *Server
 	number int64    // of the connection
@@ -162,7 +162,8 @@ func (s *Server) serve(raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	defer s.remove(c) // not in close: a handler may still be given the last batch when another goroutine closes the connection
+	// not in close: a handler may still be given the last batch when another goroutine closes the connection
+	defer s.remove(c)
 	defer c.close()
 	r := &reader{conn: c}
 	if err := r.handshake(); err != nil {
@@ -205,8 +206,8 @@ func (c *reader) serve() {
 	}
 }
 
-// hasFrame reports whether a whole frame has been read from the socket. The CONTINUATION frames of a header block may arrive
-// later, so its first frame does not count.
+// hasFrame reports whether a whole frame has been read from the socket. The CONTINUATION frames of a header block may
+// arrive later, so its first frame does not count.
 func (c *reader) hasFrame() bool {
 	n := c.buf.Buffered()
 	if n < frameHeader {
@@ -261,8 +262,8 @@ func (c *conn) end(err error) {
 	c.linger()
 }
 
-// dropUnfinished ends calls whose message does not arrive any more, so that they count as in flight no longer. The connection
-// may stay open for a moment. The caller is the goroutine that reads.
+// dropUnfinished ends calls whose message does not arrive any more, so that they count as in flight no longer. The
+// connection may stay open for a moment. The caller is the goroutine that reads.
 func (c *conn) dropUnfinished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -359,7 +360,8 @@ func (c *conn) flush() {
 	}
 }
 
-// flushRead writes the output after a read. If that is nothing but answers to pings, they wait for the answer to a call in flight.
+// flushRead writes the output after a read. If that is nothing but answers to pings, they wait for the answer to a call
+// in flight.
 func (c *conn) flushRead() {
 	c.mu.Lock()
 	waits := c.pongs > 0 && c.pongs == len(c.out) && c.open > 0 && !c.leaving
@@ -402,7 +404,8 @@ func (c *conn) flushLater() {
 	}
 }
 
-// count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the lock.
+// count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the
+// lock.
 func (c *conn) count(n int64) {
 	c.held += n
 	change := c.held - c.reported

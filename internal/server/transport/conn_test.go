@@ -25,8 +25,8 @@ func startOn(t testing.TB, l net.Listener, h Handler, change func(*Options)) *Se
 	return s
 }
 
-// A handler gets the time at which its own call arrived, and the deadline counts from that time. This holds also if an earlier request
-// on the connection was no call, or never became one.
+// A handler gets the time at which its own call arrived, and the deadline counts from that time. This holds also if an
+// earlier request on the connection was no call, or never became one.
 func TestArrivalTimeIsThatOfTheCall(t *testing.T) {
 	for name, before := range map[string]func(*rawClient){
 		"nothing":           func(*rawClient) {},
@@ -89,7 +89,8 @@ func TestAnAnswerWithoutRoomDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Requests are not kept for a client that does not open its windows, and no more of its streams stay open than it may have.
+// Requests are not kept for a client that does not open its windows, and no more of its streams stay open than it may
+// have.
 func TestUnreadAnswersKeepNoRequests(t *testing.T) {
 	addr, _ := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
 		for _, call := range calls {
@@ -201,7 +202,8 @@ func TestFewFramesForALongTimeAreNoFlood(t *testing.T) {
 	})
 }
 
-// A header block that cannot be found in its frame ends the connection: later blocks may refer to what it adds to the table.
+// A header block that cannot be found in its frame ends the connection: later blocks may refer to what it adds to the
+// table.
 func TestHeadersWithTooMuchPadding(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)

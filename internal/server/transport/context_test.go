@@ -20,7 +20,8 @@ func (d deriving) Handle(now time.Time, calls []*Call) {
 	echo{}.Handle(now, calls)
 }
 
-// A context that was derived from a call's context ends with the call, even if the handler does not cancel it. The next call is not affected.
+// A context that was derived from a call's context ends with the call, even if the handler does not cancel it. The next
+// call is not affected.
 func TestContextOutlivesCall(t *testing.T) {
 	made := make(deriving, 1)
 	addr, _ := start(t, made, nil)

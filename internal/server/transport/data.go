@@ -166,8 +166,9 @@ func (c *conn) setEnded(st *stream) {
 // memory, and the goroutines of many connections may be in the middle of that at a time.
 const largeMessage = 64 << 10
 
-// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the goroutine that
-// reads; it neither waits for the client nor for an answer until handle lets other connections do the same.
+// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the
+// goroutine that reads; it neither waits for the client nor for an answer until handle lets other connections do the
+// same.
 func (c *reader) decodeLarge() {
 	if !c.decodesLarge {
 		c.server.large <- struct{}{}

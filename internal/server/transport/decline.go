@@ -14,8 +14,8 @@ const notGRPC = "this port answers gRPC calls\n"
 // maxEchoed is how many bytes of what a client has sent an error repeats.
 const maxEchoed = 256
 
-// declination is a request that is no gRPC call. It is answered when all of it has arrived, so that what is wrong with it is found before.
-// Nothing of it is kept.
+// declination is a request that is no gRPC call. It is answered when all of it has arrived, so that what is wrong with
+// it is found before. Nothing of it is kept.
 type declination struct {
 	status int
 	head   bool // of an answer without a body
@@ -83,7 +83,8 @@ func (r *headerReader) objection() (code codes.Code, message string) {
 	case r.hosts == 0 && r.pseudo&(1<<authorityField) == 0:
 		return codes.Internal, "no host or :authority header present"
 	case !r.post:
-		return codes.Internal, fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", shorten(r.value(methodField)))
+		return codes.Internal, fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST",
+			shorten(r.value(methodField)))
 	case r.timed && r.timeout < 0:
 		return codes.Internal, "malformed grpc-timeout"
 	case r.invalid:

@@ -17,8 +17,8 @@ const drainTimeout = 5 * time.Second
 const leaveTimeout = time.Second
 
 // leave ends a connection whose last answer is in the socket. The client is given time to read it and to close the
-// connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away answers
-// that the client has not read.
+// connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away
+// answers that the client has not read.
 func (c *conn) leave() {
 	c.closeTLS()
 	c.sock.flushed()
@@ -26,8 +26,8 @@ func (c *conn) leave() {
 	time.AfterFunc(leaveTimeout, c.close)
 }
 
-// closeTLS tells the client of an encrypted connection that nothing follows. Without this alert the client must assume that
-// an attacker cut the connection.
+// closeTLS tells the client of an encrypted connection that nothing follows. Without this alert the client must assume
+// that an attacker cut the connection.
 func (c *conn) closeTLS() {
 	c.mu.Lock()
 	plain := c.plain
@@ -37,7 +37,8 @@ func (c *conn) closeTLS() {
 	}
 }
 
-// drain asks the client to leave. Requests that are on their way are still served, until the client has answered a ping.
+// drain asks the client to leave. Requests that are on their way are still served, until the client has answered a
+// ping.
 func (c *conn) drain() {
 	c.mu.Lock()
 	if c.leaving || c.isClosed {

@@ -233,8 +233,8 @@ func TestIdleConnectionsArePinged(t *testing.T) {
 		})
 }
 
-// Calls are answered in any order, by many goroutines, while clients reset calls, go away without a word, and are asked to leave.
-// Clients that stay lose no call, and nothing is left.
+// Calls are answered in any order, by many goroutines, while clients reset calls, go away without a word, and are asked
+// to leave. Clients that stay lose no call, and nothing is left.
 func TestStorm(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	calls := newCalls(t, 100_000)

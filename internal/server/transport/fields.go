@@ -34,8 +34,8 @@ func (s span) of(text []byte) (name, value []byte) {
 	return text[:s.name], text[s.name:]
 }
 
-// meaning is what a header field says to this package. A table keeps it with the field, so that a reference to the field costs no look at
-// its bytes.
+// meaning is what a header field says to this package. A table keeps it with the field, so that a reference to the
+// field costs no look at its bytes.
 type meaning struct {
 	kind   kind
 	wanted uint8 // 1 + its position in Options.Wanted; 0: it is not there
@@ -73,7 +73,8 @@ var kinds = map[string]kind{
 	":method": methodField, ":scheme": schemeField, ":path": pathField, ":authority": authorityField,
 	"te": teField, "host": hostField, "content-length": lengthField, "content-type": typeField,
 	"grpc-timeout": timeoutField, "grpc-encoding": encodingField,
-	"connection": forbiddenField, "proxy-connection": forbiddenField, "keep-alive": forbiddenField, "transfer-encoding": forbiddenField, "upgrade": forbiddenField,
+	"connection": forbiddenField, "proxy-connection": forbiddenField, "keep-alive": forbiddenField,
+	"transfer-encoding": forbiddenField, "upgrade": forbiddenField,
 }
 
 // nameBytes and valueBytes are the bytes that names and values may have.
@@ -95,8 +96,8 @@ func onlyBytes(s []byte, of *[256]bool) bool {
 	return true
 }
 
-// validValue reports whether a value has only bytes that values may have. It looks at eight bytes together: a byte above the space, and
-// below DEL, is valid.
+// validValue reports whether a value has only bytes that values may have. It looks at eight bytes together: a byte
+// above the space, and below DEL, is valid.
 func validValue(s []byte) bool {
 	const each, top = 0x0101010101010101, 0x8080808080808080
 	for ; len(s) >= 8; s = s[8:] {
@@ -171,7 +172,8 @@ func (v *vocabulary) ofName(name []byte) meaning {
 	case bytes.HasSuffix(name, []byte("-bin")):
 		k = binaryField
 	}
-	return meaning{kind: k, wanted: uint8(1 + slices.IndexFunc(v.wanted, func(w string) bool { return w == string(name) }))}
+	return meaning{kind: k, wanted: uint8(1 + slices.IndexFunc(v.wanted,
+		func(w string) bool { return w == string(name) }))}
 }
 
 // judge completes what a name says with what the value says.
@@ -202,7 +204,8 @@ func (v *vocabulary) judge(m *meaning, value []byte) {
 	}
 }
 
-// isGRPC reports whether a content type means gRPC. All messages are protobuf, whatever its subtype says, as grpc-go has it.
+// isGRPC reports whether a content type means gRPC. All messages are protobuf, whatever its subtype says, as grpc-go
+// has it.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')

@@ -201,7 +201,8 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// A stream waits to send while its client does not read, even if it sends a few bytes at a time. It continues when the client reads.
+// A stream waits to send while its client does not read, even if it sends a few bytes at a time. It continues when the
+// client reads.
 func TestUnreadMessagesAreBounded(t *testing.T) {
 	const part, size = 1 << 10, 16 << 20
 	most := make(chan int64, 1)

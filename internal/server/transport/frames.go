@@ -96,8 +96,8 @@ func (c *reader) shift(change int64) error {
 	return nil
 }
 
-// wake wakes the streams that may send, if both the connection's window and their own have room. If it woke every stream that waits, a
-// client could keep the server busy with small frames. The caller holds the lock.
+// wake wakes the streams that may send, if both the connection's window and their own have room. If it woke every
+// stream that waits, a client could keep the server busy with small frames. The caller holds the lock.
 func (c *conn) wake() {
 	if c.blockedStreams == 0 || c.window <= 0 {
 		return

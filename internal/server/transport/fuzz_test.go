@@ -35,8 +35,9 @@ func dialUnix(t testing.TB, l net.Listener, settings ...http2.Setting) *rawClien
 // callBlock is a header block of a call, without the dynamic table.
 func callBlock(extra ...string) []byte { return encode(callFields(extra...)...) }
 
-// frames makes HTTP/2 frames of any bytes: kind, flags, stream, length, content. A kind below 10 is the type
-// of the frame. 10 to 19 is the header block of a call, 20 to 29 the header block of another request, 30 to 39 a whole message.
+// frames makes HTTP/2 frames of any bytes: kind, flags, stream, length, content. A kind below 10 is the type of the
+// frame. 10 to 19 is the header block of a call, 20 to 29 the header block of another request, 30 to 39 a whole
+// message.
 func frames(in []byte) []byte {
 	var out []byte
 	for len(in) >= 4 && len(out) < 1<<20 {
@@ -64,15 +65,16 @@ func frames(in []byte) []byte {
 	return out
 }
 
-// FuzzFrames sends any frames to a server. The server keeps working: the connection ends or answers a ping, no call stays in flight,
-// and other connections are served.
+// FuzzFrames sends any frames to a server. The server keeps working: the connection ends or answers a ping, no call
+// stays in flight, and other connections are served.
 func FuzzFrames(f *testing.F) {
 	const h, d, m, p = byte(http2.FrameHeaders), byte(http2.FrameData), byte(http2.FrameSettings), byte(http2.FramePing)
 	for _, seed := range [][]byte{
 		{10, 4, 1, 0, 30, 1, 1, 2, 'h', 'i'},                           // a call
 		{10, 4, 1, 0, 30, 1, 1, 1, 'a', 10, 4, 3, 0, 30, 1, 3, 1, 'b'}, // two
 		{10, 5, 1, 0}, // without a message
-		{20, 5, 1, 0, 20, 4, 3, 0, d, 1, 3, 2, 'x', 'y'},                                        // another request, one with a body
+		// another request, one with a body
+		{20, 5, 1, 0, 20, 4, 3, 0, d, 1, 3, 2, 'x', 'y'},
 		{10, 4, 1, 0, 3, 0, 1, 4, 0, 0, 0, 8, 30, 1, 1, 0},                                      // reset
 		{10, 4, 1, 0, 30, 1, 1, 0, 3, 0, 1, 4, 0, 0, 0, 8},                                      // reset when complete
 		{m, 0, 0, 6, 0, 4, 0, 0, 0, 0, 10, 4, 1, 0, 30, 1, 1, 1, 'a', 40, 0, 1, 20},             // windows
@@ -140,9 +142,9 @@ func (s *Server) openConns() int {
 	return len(s.conns)
 }
 
-// FuzzCalls makes calls of any bytes, and sends them to this package's server and to grpc-go. They come to the same status on every
-// stream. Only where bytes follow the first message, both reject the call without the same code: grpc-go reads them as a second message
-// and may find that too large.
+// FuzzCalls makes calls of any bytes, and sends them to this package's server and to grpc-go. They come to the same
+// status on every stream. Only where bytes follow the first message, both reject the call without the same code:
+// grpc-go reads them as a second message and may find that too large.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, 'h', 'i'})
 	f.Add([]byte{1, 0, 2, 3, 'a', 'b', 'c', 2, 1, 1, 2, 'h', 'i', 3, 0, 0, 1, 'x'})

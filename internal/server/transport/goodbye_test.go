@@ -23,7 +23,8 @@ func (h *heard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// An encrypted connection ends with an alert: without the alert a client must assume that an attacker cut the connection.
+// An encrypted connection ends with an alert: without the alert a client must assume that an attacker cut the
+// connection.
 func TestEncryptedConnectionEndsWithAnAlert(t *testing.T) {
 	pair := tlstest.NewAuthority(t, "transport").Issue(t, "127.0.0.1")
 	cert, err := tls.X509KeyPair(pair.Cert, pair.Key)

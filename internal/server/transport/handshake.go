@@ -15,7 +15,8 @@ import (
 
 const notHTTP2 = "This port speaks gRPC over HTTP/2. This request is not HTTP/2.\n"
 
-const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + notHTTP2
+const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: " +
+	"close\r\n\r\n" + notHTTP2
 
 var errPreface = errors.New("the client does not speak HTTP/2")
 
@@ -105,8 +106,8 @@ func (c *reader) answerHTTP1() {
 	}
 }
 
-// linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes, and
-// the client would not see the last answer.
+// linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes,
+// and the client would not see the last answer.
 func (c *conn) linger() {
 	c.sock.closeWrite()
 	_ = c.sock.SetReadDeadline(time.Now().Add(100 * time.Millisecond))

@@ -14,8 +14,8 @@ const (
 	// maxKeptText bounds the memory that a reader keeps for the next block, in bytes of literals.
 	maxKeptText = 1 << 10
 
-	// maxRepeated is the size of the longest block that a reader compares with the next one, in bytes. Envoy's has 54, and more with a longer
-	// path.
+	// maxRepeated is the size of the longest block that a reader compares with the next one, in bytes. Envoy's has 54, and
+	// more with a longer path.
 	maxRepeated = 256
 )
 
@@ -32,15 +32,16 @@ type head struct {
 
 // headerReader decodes the header blocks of a connection.
 //
-// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before (RFC 7541). The calls
-// of a client differ in few fields, and most fields of a block are references to a table. Package hpack makes strings of all of them, and
-// a call needs none. This reader adds up what the fields mean. It makes strings only of what the handler wants to see. It accepts the
-// blocks that package hpack accepts.
+// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before
+// (RFC 7541). The calls of a client differ in few fields, and most fields of a block are references to a table. Package
+// hpack makes strings of all of them, and a call needs none. This reader adds up what the fields mean. It makes strings
+// only of what the handler wants to see. It accepts the blocks that package hpack accepts.
 //
-// A client that does not trace sends the same block again and again. If a block has left the table as it was, the same bytes say the same
-// again.
+// A client that does not trace sends the same block again and again. If a block has left the table as it was, the same
+// bytes say the same again.
 //
-// The reader must read every block, even of a request that is rejected, because later blocks refer to the table that a block changes.
+// The reader must read every block, even of a request that is rejected, because later blocks refer to the table that a
+// block changes.
 type headerReader struct {
 	*vocabulary
 
@@ -342,7 +343,8 @@ func (r *headerReader) request() (*head, bool) {
 		return nil, false
 	}
 	r.known = nil
-	if host := r.hosts == 1 || r.hosts == 0 && r.pseudo&(1<<authorityField) != 0; host && r.method >= 0 && r.post && r.grpc && !r.invalid {
+	if host := r.hosts == 1 || r.hosts == 0 && r.pseudo&(1<<authorityField) != 0; host && r.method >= 0 && r.post &&
+		r.grpc && !r.invalid {
 		r.known = &r.methods[r.method]
 	}
 	return &r.head, true
@@ -361,7 +363,8 @@ func (r *headerReader) value(k kind) []byte {
 	return value
 }
 
-// letGo ends the use of the block, and releases what it needed more memory for than usual: the connection may be idle for a long time now.
+// letGo ends the use of the block, and releases what it needed more memory for than usual: the connection may be idle
+// for a long time now.
 func (r *headerReader) letGo() {
 	if r.changed { // else the fields stay valid, for r.last
 		r.table.compact()

@@ -15,9 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// FuzzHeaders decodes the header blocks of a connection with this package's reader and with package hpack. Both find the same fields, or
-// both find the same block wrong; and the same calls. Each part of the input is a block, after its length in two bytes. The first bit of
-// the length says that the block comes twice.
+// FuzzHeaders decodes the header blocks of a connection with this package's reader and with package hpack. Both find
+// the same fields, or both find the same block wrong; and the same calls. Each part of the input is a block, after its
+// length in two bytes. The first bit of the length says that the block comes twice.
 func FuzzHeaders(f *testing.F) {
 	join := func(blocks ...[]byte) (in []byte) {
 		for _, b := range blocks {

@@ -12,8 +12,8 @@ import (
 // huffman is HPACK's Huffman code (RFC 7541, appendix B).
 var huffman = newHuffmanCode()
 
-// huffmanCode decodes strings. Most symbols of header fields have codes of 5 to 8 bits, and the digits of trace contexts of 5 or 6, so
-// that it mostly finds two at a time. The longest code has 30 bits.
+// huffmanCode decodes strings. Most symbols of header fields have codes of 5 to 8 bits, and the digits of trace
+// contexts of 5 or 6, so that it mostly finds two at a time. The longest code has 30 bits.
 type huffmanCode struct {
 	pairs [1 << pairBits]huffmanPair // by the next bits
 	all   []huffmanSymbol            // in the order of their codes
@@ -33,7 +33,8 @@ type huffmanSymbol struct {
 	char byte
 }
 
-// newHuffmanCode finds each code in what package hpack encodes: the length of eight equal symbols in bytes is the length of one in bits.
+// newHuffmanCode finds each code in what package hpack encodes: the length of eight equal symbols in bytes is the
+// length of one in bits.
 func newHuffmanCode() *huffmanCode {
 	h := new(huffmanCode)
 	for char := range 256 {
@@ -59,7 +60,10 @@ func newHuffmanCode() *huffmanCode {
 
 // find finds the symbol that bits begin with. Bits that begin no code are a symbol that is longer than every string.
 func (h *huffmanCode) find(next uint32) huffmanSymbol {
-	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol, next uint32) int { return cmp.Compare(s.code, next) })
+	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol,
+		next uint32) int {
+		return cmp.Compare(s.code, next)
+	})
 	if !found {
 		i--
 	}
@@ -72,8 +76,9 @@ func (h *huffmanCode) find(next uint32) huffmanSymbol {
 
 // append appends the string that an encoded one stands for. It reports whether the code is valid.
 func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
-	const shortest = 5                                     // bits
-	to = slices.Grow(to, len(encoded)*8/shortest+len("?")) // a pair is written as a whole, even if only its first symbol counts
+	const shortest = 5 // bits
+	// a pair is written as a whole, even if only its first symbol counts
+	to = slices.Grow(to, len(encoded)*8/shortest+len("?"))
 	out := to[len(to):cap(to)]
 	n := 0
 	next, have := uint64(0), uint8(0) // bits that were read, in the upper bits, and how many

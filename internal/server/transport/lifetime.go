@@ -7,7 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// lifetime decides when the client of a connection is pinged, and when it must leave. The goroutine that checks all connections has it.
+// lifetime decides when the client of a connection is pinged, and when it must leave. The goroutine that checks all
+// connections has it.
 type lifetime struct {
 	*conn
 

@@ -139,7 +139,8 @@ func Unzip(packed []byte, bound int) ([]byte, codes.Code, string) {
 	}
 	message := into.Bytes()
 	if len(message) > bound {
-		return nil, codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d", bound)
+		return nil, codes.ResourceExhausted, fmt.Sprintf("grpc: received message after decompression larger than max %d",
+			bound)
 	}
 	return message, codes.OK, ""
 }

@@ -552,7 +552,8 @@ func TestFloodsOfFrames(t *testing.T) {
 	}
 }
 
-// A client that measures its bandwidth sends a ping with each part of a large answer. That does not cost it the connection.
+// A client that measures its bandwidth sends a ping with each part of a large answer. That does not cost it the
+// connection.
 func TestPingsDuringALargeAnswer(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) { o.MinPingInterval = time.Hour })
 	c := rawDial(t, addr)

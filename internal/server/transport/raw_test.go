@@ -297,8 +297,8 @@ func (c *rawClient) echo(p []byte, extra ...string) {
 	c.ok(c.fr.WriteWindowUpdate(0, uint32(len(a.data))))
 }
 
-// roundTrip sends a PING and reads until it is answered, twice: what was sent before is then handled, and answered where that
-// happens at once. One PING is not enough: calls that arrive with it are handled after it.
+// roundTrip sends a PING and reads until it is answered, twice: what was sent before is then handled, and answered
+// where that happens at once. One PING is not enough: calls that arrive with it are handled after it.
 func (c *rawClient) roundTrip() {
 	c.t.Helper()
 	for range 2 {

@@ -13,7 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// What a client has sent for a call before it learns that the call is rejected is ignored, however many calls are rejected.
+// What a client has sent for a call before it learns that the call is rejected is ignored, however many calls are
+// rejected.
 func TestFramesOfRejectedCalls(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"too many calls":   func(o *Options) { o.Calls = newCalls(t, 0) },
@@ -80,7 +81,8 @@ func TestSecondHeadersOfARequest(t *testing.T) {
 	c.echo(nil)
 }
 
-// A flood of calls that are rejected costs most in their answers: an answer without a message needs no memory of its own.
+// A flood of calls that are rejected costs most in their answers: an answer without a message needs no memory of its
+// own.
 func TestAStatusAllocatesNothing(t *testing.T) {
 	if racetest.On {
 		t.Skip("allocations cannot be counted")

@@ -167,7 +167,8 @@ func (c *reader) request(id uint32, h *head, ended bool) error {
 		c.mu.Unlock()
 		return nil // the GOAWAY says that it is not served
 	}
-	if c.open+uint32(len(c.blockedAnswers)) >= c.server.opts.MaxStreams { // a request whose answer waits for the client is open as well
+	// a request whose answer waits for the client is open as well
+	if c.open+uint32(len(c.blockedAnswers)) >= c.server.opts.MaxStreams {
 		c.closed(id, ended)
 		c.mu.Unlock()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}

@@ -30,9 +30,10 @@ type Handler interface {
 
 // Options are the settings of a Server. Path and Handler, or Streams, and Calls are required.
 type Options struct {
-	Path    string        // of the method that Handler answers most: "/package.Service/Method"; may be empty
-	More    []string      // paths of further methods that Handler answers
-	Wanted  []string      // names of the header fields that Handler may ask for, in lower case; values of others are not kept
+	Path string   // of the method that Handler answers most: "/package.Service/Method"; may be empty
+	More []string // paths of further methods that Handler answers
+	// names of the header fields that Handler may ask for, in lower case; values of others are not kept
+	Wanted  []string
 	Handler Handler       // answers the calls of these methods
 	Calls   *intake.Calls // bounds the calls in flight
 
@@ -42,8 +43,8 @@ type Options struct {
 	// Panicked returns the error for the caller of a stream whose method has panicked; nil: the panic is logged.
 	Panicked func(p any, path string) error
 
-	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls, or
-	// because its message cannot be read. nil: not called.
+	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls,
+	// or because its message cannot be read. nil: not called.
 	Failed func(codes.Code)
 
 	// Handshake encrypts a connection; nil: plain text. conn is what the listener has accepted, and what raw writes to.
@@ -176,8 +177,8 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered, every connection is
-// closed, and no goroutine that reads a connection calls the handler any more, or when ctx ends.
+// Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered, every
+// connection is closed, and no goroutine that reads a connection calls the handler any more, or when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.draining
@@ -253,8 +254,9 @@ func (s *Server) remove(c *conn) {
 	}
 }
 
-// checkConnections checks idle and old connections until the server is closed, once a second. If connections may only reach an age of
-// seconds, it checks them 40 times in that age: otherwise those that began together would all end at the same check.
+// checkConnections checks idle and old connections until the server is closed, once a second. If connections may only
+// reach an age of seconds, it checks them 40 times in that age: otherwise those that began together would all end at
+// the same check.
 func (s *Server) checkConnections() {
 	every := time.Second
 	if age := s.opts.MaxConnectionAge; age > 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Services is a registry of gRPC services. It answers the calls of services that have generated code. Other services are only described
-// here, for reflection. The zero value is an empty registry.
+// Services is a registry of gRPC services. It answers the calls of services that have generated code. Other services
+// are only described here, for reflection. The zero value is an empty registry.
 type Services struct {
 	// Unary is called around each unary call; nil: nothing is.
 	Unary grpc.UnaryServerInterceptor
@@ -64,7 +64,8 @@ func (s *Services) Describe(desc *grpc.ServiceDesc) {
 		info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
 	}
 	for _, m := range desc.Streams {
-		info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams})
+		info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams,
+			IsServerStream: m.ServerStreams})
 	}
 	if s.infos == nil {
 		s.infos, s.methods = make(map[string]grpc.ServiceInfo), make(map[string]*StreamMethod)
@@ -106,7 +107,8 @@ var _ grpc.ServerStream = (*generated)(nil)
 func (g *generated) Context() context.Context {
 	p := &peer.Peer{Addr: g.wire.RemoteAddr()}
 	if t := g.wire.TLS(); t != nil {
-		p.AuthInfo = credentials.TLSInfo{State: *t, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
+		p.AuthInfo = credentials.TLSInfo{State: *t,
+			CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	}
 	return peer.NewContext(g.wire.Context(), p)
 }

@@ -137,8 +137,8 @@ func inUse(t *testing.T) resources {
 	return resources{runtime.NumGoroutine(), len(files), m.HeapAlloc}
 }
 
-// Connections come, go, reset, stall and drain. In the end goroutines, files and memory are what they were: after seconds
-// here, after ten minutes in make soak.
+// Connections come, go, reset, stall and drain. In the end goroutines, files and memory are what they were: after
+// seconds here, after ten minutes in make soak.
 func TestSoakConnections(t *testing.T) {
 	lasts := time.Second
 	if os.Getenv("RATELIMITD_SOAK") != "" {

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// socket is a connection whose Write never blocks. What the kernel does not take at once is kept, and a goroutine writes it.
-// TLS writes to a socket as well, so an encrypted connection does not block either.
+// socket is a connection whose Write never blocks. What the kernel does not take at once is kept, and a goroutine
+// writes it. TLS writes to a socket as well, so an encrypted connection does not block either.
 type socket struct {
 	net.Conn
 

@@ -14,7 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// steady is a client that costs nothing: what it sends is encoded beforehand, as Envoy does it, and what it gets is only counted.
+// steady is a client that costs nothing: what it sends is encoded beforehand, as Envoy does it, and what it gets is
+// only counted.
 type steady struct {
 	conn    net.Conn
 	blocks  [][]byte

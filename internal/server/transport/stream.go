@@ -47,8 +47,8 @@ func (r *recentlyClosed) has(id uint32) bool {
 	return false
 }
 
-// hold counts bytes that are held for a stream, or with a negative number that are not held any more. The caller holds the
-// lock.
+// hold counts bytes that are held for a stream, or with a negative number that are not held any more. The caller holds
+// the lock.
 func (c *conn) hold(st *stream, n int64) {
 	st.held += n
 	c.count(n)
@@ -67,8 +67,8 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	c.out = appendReset(c.out, id, code)
 }
 
-// closed remembers how a stream was closed. Frames that the client has sent before it knows are ignored; frames after it has
-// ended the stream are an error. The caller holds the lock.
+// closed remembers how a stream was closed. Frames that the client has sent before it knows are ignored; frames after
+// it has ended the stream are an error. The caller holds the lock.
 func (c *conn) closed(id uint32, ended bool) {
 	if ended {
 		c.finished.add(id)

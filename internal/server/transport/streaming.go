@@ -18,21 +18,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// StreamMethod is a method that Handler does not answer. Each call of it has a goroutine of its own, and any number of messages in both
-// directions.
+// StreamMethod is a method that Handler does not answer. Each call of it has a goroutine of its own, and any number of
+// messages in both directions.
 type StreamMethod struct {
-	// Serve answers a call. Its error is the status of the call; nil is OK. Nothing of the stream may be used after it has returned.
+	// Serve answers a call. Its error is the status of the call; nil is OK. Nothing of the stream may be used after it has
+	// returned.
 	Serve func(*Stream) error
 
 	// MaxMessageBytes bounds a message of the client, also decompressed; 0: Options.MaxMessageBytes.
 	MaxMessageBytes int
 
-	// Admit admits a call that may stay open for days, before anything is kept of it. It returns the function to call when the call has
-	// ended, or why the call is rejected. Such a call does not count as a call in flight. If Admit is nil, the call does.
+	// Admit admits a call that may stay open for days, before anything is kept of it. It returns the function to call when
+	// the call has ended, or why the call is rejected. Such a call does not count as a call in flight. If Admit is nil,
+	// the call does.
 	Admit func(*intake.Conn) (end func(), rejection string)
 }
 
-// streamSize is how many bytes a stream takes besides its messages: two stacks, and what is kept to send and to receive.
+// streamSize is how many bytes a stream takes besides its messages: two stacks, and what is kept to send and to
+// receive.
 const streamSize = 16 << 10
 
 const noRoom = "too much is kept for clients"
@@ -45,7 +48,8 @@ var (
 	errUnexpected = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 )
 
-// Stream is a call of a StreamMethod. One goroutine at a time may receive, and one may send. Interrupt may be called at any time.
+// Stream is a call of a StreamMethod. One goroutine at a time may receive, and one may send. Interrupt may be called at
+// any time.
 type Stream struct {
 	stream   stream
 	method   *StreamMethod
@@ -72,8 +76,8 @@ type Stream struct {
 	broken     bool      // a message was sent in part
 }
 
-// chunk is a part of what has arrived. Each is as large as those before it together, up to maxChunk, so that their memory is little more
-// than their contents. A buffer that grows would leave copies behind.
+// chunk is a part of what has arrived. Each is as large as those before it together, up to maxChunk, so that their
+// memory is little more than their contents. A buffer that grows would leave copies behind.
 type chunk struct {
 	data []byte
 	read int // bytes of data that were received
@@ -206,8 +210,8 @@ func (s *Stream) fail(err error) {
 	s.room.Signal()
 }
 
-// Recv returns the next message of the client. Its memory is valid until the next call of Recv. The error is io.EOF after the last
-// message. Any other error is a status.
+// Recv returns the next message of the client. Its memory is valid until the next call of Recv. The error is io.EOF
+// after the last message. Any other error is a status.
 func (s *Stream) Recv() ([]byte, error) {
 	c := s.stream.conn
 	c.mu.Lock()
@@ -245,8 +249,8 @@ func (s *Stream) bound() int {
 	return s.stream.conn.server.opts.MaxMessageBytes
 }
 
-// receive returns a message of this size. Streams and connections take turns with large ones, because for a moment they take twice their
-// memory.
+// receive returns a message of this size. Streams and connections take turns with large ones, because for a moment they
+// take twice their memory.
 func (s *Stream) receive(size int, large bool) ([]byte, error) {
 	c := s.stream.conn
 	c.mu.Lock()
@@ -302,8 +306,8 @@ func (s *Stream) unzip(packed []byte) ([]byte, error) {
 	return message, nil
 }
 
-// await waits until size bytes have arrived. The error is io.EOF if the client has ended its side and no byte is left. The caller holds the
-// lock.
+// await waits until size bytes have arrived. The error is io.EOF if the client has ended its side and no byte is left.
+// The caller holds the lock.
 func (s *Stream) await(size int) error {
 	c := s.stream.conn
 	s.wanted, s.credited = size, 0
@@ -349,8 +353,8 @@ func (s *Stream) take(into []byte) {
 	s.stream.conn.hold(&s.stream, -int64(freed))
 }
 
-// credit lets the client send again what was received, and what has arrived of the message that is awaited, if that is enough for a frame.
-// The caller holds the lock.
+// credit lets the client send again what was received, and what has arrived of the message that is awaited, if that is
+// enough for a frame. The caller holds the lock.
 func (s *Stream) credit() bool {
 	arrived := min(s.pending, s.wanted)
 	n := s.uncredited + int64(arrived-s.credited)

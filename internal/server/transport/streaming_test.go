@@ -44,8 +44,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	c.echo(nil)
 }
 
-// A stream stops counting as in flight before the client has its whole answer. Otherwise a client with as many open calls as it may have
-// could be rejected its next one.
+// A stream stops counting as in flight before the client has its whole answer. Otherwise a client with as many open
+// calls as it may have could be rejected its next one.
 func TestAnsweredStreamIsNotInFlight(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) {
 		o.Calls = newCalls(t, 1)
@@ -89,8 +89,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 }
 
-// A call with binary metadata, as tracing libraries send it, is a call of the method like any other. A value that is not base64 is
-// left to Other, which answers what is wrong.
+// A call with binary metadata, as tracing libraries send it, is a call of the method like any other. A value that is
+// not base64 is left to Other, which answers what is wrong.
 func TestBinaryMetadata(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)
@@ -102,7 +102,8 @@ func TestBinaryMetadata(t *testing.T) {
 	}
 }
 
-// A stream that its method admits does not count as a call in flight. What admitted it learns when it has ended, however it ends.
+// A stream that its method admits does not count as a call in flight. What admitted it learns when it has ended,
+// however it ends.
 func TestAdmittedStreams(t *testing.T) {
 	const most = 12
 	calls, let := newCalls(t, 4), make(chan struct{})
@@ -174,7 +175,8 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 	}
 }
 
-// What a stream has received, and what it has not, counts by the memory that it takes, and no longer when the client gives up.
+// What a stream has received, and what it has not, counts by the memory that it takes, and no longer when the client
+// gives up.
 func TestStreamsCountWhatTheyKeep(t *testing.T) {
 	const part = 100_000
 	b := startBounded(t, echo{}, 64<<20, 64<<20, streams(func(s *Stream) error {

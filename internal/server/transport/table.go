@@ -5,19 +5,20 @@ import "slices"
 const (
 	entryOverhead = 32 // bytes that an entry counts besides its name and its value
 
-	// leastEvicted is how many bytes of evicted entries a table keeps before it moves the others over them. Envoy's trace contexts need a
-	// twentieth of it for each call.
+	// leastEvicted is how many bytes of evicted entries a table keeps before it moves the others over them. Envoy's trace
+	// contexts need a twentieth of it for each call.
 	leastEvicted = 2 << 10
 
 	// mostText is how many bytes of memory a table keeps for its text.
 	mostText = 3 * hpackTable
 )
 
-// table is the dynamic table of HPACK: the fields that the blocks of a connection have defined (RFC 7541, section 2.3.2).
+// table is the dynamic table of HPACK: the fields that the blocks of a connection have defined (RFC 7541, section
+// 2.3.2).
 //
-// A client that traces replaces entries with each call, so entries have no memory of their own: names and values stand one
-// after the other in text, and the text of evicted entries is overwritten. This happens between blocks only: within a
-// block, text only grows, so that a field that was looked up stays valid.
+// A client that traces replaces entries with each call, so entries have no memory of their own: names and values stand
+// one after the other in text, and the text of evicted entries is overwritten. This happens between blocks only: within
+// a block, text only grows, so that a field that was looked up stays valid.
 type table struct {
 	text    []byte
 	entries []field // oldest first

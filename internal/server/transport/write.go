@@ -22,12 +22,13 @@ const (
 
 // Header blocks are constant, and refer to no dynamic table: they are right on any connection.
 var (
-	answerBlock  = encode(hpack.HeaderField{Name: ":status", Value: "200"}, hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
+	answerBlock = encode(hpack.HeaderField{Name: ":status", Value: "200"},
+		hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
 	trailerBlock = encode(hpack.HeaderField{Name: "grpc-status", Value: "0"})
 )
 
-// encode returns a constant header block, without references to a dynamic table. It makes an encoder of 4 KiB each time: what goes into a
-// single answer is appended by appendField.
+// encode returns a constant header block, without references to a dynamic table. It makes an encoder of 4 KiB each
+// time: what goes into a single answer is appended by appendField.
 func encode(fields ...hpack.HeaderField) []byte {
 	var b blockBuffer
 	e := hpack.NewEncoder(&b)
@@ -38,8 +39,8 @@ func encode(fields ...hpack.HeaderField) []byte {
 	return b[1:] // without the update of the table's size
 }
 
-// appendField appends a header field in the form that needs neither a table nor Huffman's code: a flood of calls that are rejected costs
-// most in its answers. The name is in lower case.
+// appendField appends a header field in the form that needs neither a table nor Huffman's code: a flood of calls that
+// are rejected costs most in its answers. The name is in lower case.
 func appendField(block []byte, name, value string) []byte {
 	const long = 1<<7 - 1 // the first length that continues in further bytes
 	block = append(block, 0)
@@ -108,8 +109,8 @@ func appendReset(b []byte, id uint32, code http2.ErrCode) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(code))
 }
 
-// appendBlock appends a header block as a HEADERS frame, and as CONTINUATION frames where it is long. The caller holds the
-// connection's lock, because the order of header blocks matters.
+// appendBlock appends a header block as a HEADERS frame, and as CONTINUATION frames where it is long. The caller holds
+// the connection's lock, because the order of header blocks matters.
 func (c *conn) appendBlock(id uint32, last bool, block []byte) {
 	flags := http2.Flags(0)
 	if last {
@@ -141,7 +142,8 @@ func (c *conn) appendBlock(id uint32, last bool, block []byte) {
 	}
 }
 
-// appendStatus appends the header block that ends an answer: the only one, or with began the trailers. The caller holds the lock.
+// appendStatus appends the header block that ends an answer: the only one, or with began the trailers. The caller holds
+// the lock.
 func (c *conn) appendStatus(id uint32, began bool, code codes.Code, message, acceptEncoding string) {
 	var room [256]byte
 	block := room[:0]
@@ -263,8 +265,8 @@ func (c *conn) appendData(st *stream, data []byte) []byte {
 	return nil
 }
 
-// sendBlocked sends what waits, as far as the windows allow. A stream without room does not delay the others. The caller holds
-// the lock.
+// sendBlocked sends what waits, as far as the windows allow. A stream without room does not delay the others. The
+// caller holds the lock.
 func (c *conn) sendBlocked() {
 	if len(c.blockedAnswers) == 0 {
 		return

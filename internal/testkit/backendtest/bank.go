@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// bank sends random steps to a store, keeps the account of each counter in plain arithmetic, and compares. It shares no code
-// with the stores.
+// bank sends random steps to a store, keeps the account of each counter in plain arithmetic, and compares. It shares no
+// code with the stores.
 type bank struct {
 	chance
 	store   backend.Starter
@@ -35,7 +35,8 @@ type bank struct {
 // ErrLost is what Start of a store returns if the answer was lost. The request was carried out, or it was not.
 var ErrLost = errors.New("the answer is lost")
 
-// account is what a counter must contain. The counter's window is a fixed window on the clock, or long enough that no hit leaves it.
+// account is what a counter must contain. The counter's window is a fixed window on the clock, or long enough that no
+// hit leaves it.
 type account struct {
 	key          []byte
 	limit        *descriptor.Limit
@@ -114,7 +115,8 @@ func (b *bank) run(steps int64) {
 	for range b.between(1, steps, "steps") {
 		b.step++
 		if b.oneIn(2, "later") {
-			// Whole milliseconds pass, and the microseconds of a ttl are the number of the step: no two reservations end at once.
+			// Whole milliseconds pass, and the microseconds of a ttl are the number of the step: no two reservations end at
+			// once.
 			b.now += 1000 * b.below([]int64{20_000, 200_000}[b.below(2, "long")], "pause")
 		}
 		b.request()
@@ -220,7 +222,8 @@ func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 	if len(b.possible) == 0 {
 		for _, e := range b.history {
 			for j := range e.takes {
-				b.Logf("at %v, together %v, lost %v: %s: %+v", time.UnixMicro(e.at).Sub(epoch), e.together, e.lost, takeText(&e.takes[j]), e.answers[j])
+				b.Logf("at %v, together %v, lost %v: %s: %+v", time.UnixMicro(e.at).Sub(epoch), e.together, e.lost,
+					takeText(&e.takes[j]), e.answers[j])
 			}
 		}
 		b.Fatalf("got %+v, want %+v", got, want)
@@ -236,7 +239,10 @@ func (b *bank) ask(together bool, which []int, takes []backend.Take) {
 
 // consider adds a set of accounts to the possible ones, unless it is among them.
 func (b *bank) consider(accounts []*account) {
-	known := slices.ContainsFunc(b.possible, func(other []*account) bool { return slices.EqualFunc(other, accounts, (*account).equal) })
+	known := slices.ContainsFunc(b.possible, func(other []*account) bool {
+		return slices.EqualFunc(other, accounts,
+			(*account).equal)
+	})
 	if !known {
 		b.possible = append(b.possible, accounts)
 	}
@@ -432,8 +438,8 @@ func (a *account) roll(now int64) {
 	a.reservations = slices.DeleteFunc(a.reservations, func(h *accountReservation) bool { return h.keep <= now })
 }
 
-// change adds hits to the window of an earlier time, if it is not over. Where windows begin with a hit, the window of an empty
-// counter is over.
+// change adds hits to the window of an earlier time, if it is not over. Where windows begin with a hit, the window of
+// an empty counter is over.
 func (a *account) change(mark, hits int64) {
 	if a.limit.FirstHit && a.used == 0 && hits > 0 {
 		a.start = mark

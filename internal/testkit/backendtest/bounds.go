@@ -14,8 +14,8 @@ import (
 // admission is a number of hits that passed at a time.
 type admission struct{ at, hits int64 }
 
-// runBounds floods one counter at random times that go forward. From the hits that passed, it checks that the algorithm kept
-// its promise.
+// runBounds floods one counter at random times that go forward. From the hits that passed, it checks that the algorithm
+// kept its promise.
 func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -31,7 +31,8 @@ func runBounds(t *testing.T, open func(t testing.TB) backend.Store) {
 			now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, step), rapid.Int64Range(0, 4*step)).Draw(rt, "pause")
 			hits := rapid.SampledFrom([]int64{1, 1, 1, 2, 3}).Draw(rt, "hits")
 			if capacity := int64(l.Capacity()); many {
-				hits = rapid.OneOf(rapid.SampledFrom([]int64{1, capacity / 2, capacity/3 + 1, capacity - 1, capacity}), rapid.Int64Range(1, capacity)).Draw(rt, "many hits")
+				hits = rapid.OneOf(rapid.SampledFrom([]int64{1, capacity / 2, capacity/3 + 1, capacity - 1, capacity}),
+					rapid.Int64Range(1, capacity)).Draw(rt, "many hits")
 			}
 			if o := one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l, Hits: hits}); o.Allowed {
 				passed = append(passed, admission{now, hits})

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// PerMinute returns limits of 10 a minute, one for every way to keep a counter. Each of them admits its capacity at once, and
-// has forgotten a hit two minutes after it.
+// PerMinute returns limits of 10 a minute, one for every way to keep a counter. Each of them admits its capacity at
+// once, and has forgotten a hit two minutes after it.
 func PerMinute() map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":                    Limit("10/1m"),
@@ -28,13 +28,14 @@ func PerMinute() map[string]*descriptor.Limit {
 	}
 }
 
-// runClock sets the clock of full counters back, and ahead for a moment. This costs each of them at most one window, or one
-// drain of a bucket, and then everything is as it was.
+// runClock sets the clock of full counters back, and ahead for a moment. This costs each of them at most one window, or
+// one drain of a bucket, and then everything is as it was.
 func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 	const window = time.Minute
 	for name, l := range PerMinute() {
 		for _, step := range []time.Duration{
-			time.Millisecond, 5 * time.Second, 59 * time.Second, time.Minute, 2 * time.Minute, 150 * time.Second, time.Hour, 4 * time.Hour, 25 * time.Hour,
+			time.Millisecond, 5 * time.Second, 59 * time.Second, time.Minute, 2 * time.Minute, 150 * time.Second, time.Hour,
+			4 * time.Hour, 25 * time.Hour,
 		} {
 			t.Run(fmt.Sprintf("%s, back by %v", name, step), func(t *testing.T) {
 				c := newStepped(t, open(t), l, epoch.Add(48*time.Hour+17*time.Second))
@@ -176,10 +177,12 @@ func runSteps(t *testing.T, s backend.Store) {
 		var all []admission
 		var steps []int64 // when they happened
 		for range rapid.IntRange(10, 60).Draw(rt, "takes") {
-			passed += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, pause), rapid.Int64Range(0, 4*pause)).Draw(rt, "pause")
+			passed += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, pause), rapid.Int64Range(0, 4*pause)).Draw(rt,
+				"pause")
 			if rapid.IntRange(0, 9).Draw(rt, "step") == 0 {
 				off += rapid.OneOf(
-					rapid.Int64Range(-3*length, 3*length), rapid.Int64Range(-length/10, length/10), rapid.Int64Range(-100*length, 100*length),
+					rapid.Int64Range(-3*length, 3*length), rapid.Int64Range(-length/10, length/10),
+					rapid.Int64Range(-100*length, 100*length),
 				).Draw(rt, "by")
 				steps = append(steps, passed)
 			}

@@ -68,8 +68,8 @@ func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	})
 }
 
-// allOrNothing sends requests that take one hit of a shared counter and one hit of the worker's own counter. If the shared
-// counter denies, nothing may be counted on the other one.
+// allOrNothing sends requests that take one hit of a shared counter and one hit of the worker's own counter. If the
+// shared counter denies, nothing may be counted on the other one.
 func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) {
 	const each = 2 * limited / workers
 	prefix := newCase()

@@ -8,12 +8,12 @@
 //   - the properties that each algorithm promises
 //   - clearing counters
 //
-// RunReservations tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness under concurrency.
-// RunFull tests what a bounded store promises when it is full. The test of each store calls Run. What only one store does
-// is tested in that store's package.
+// RunReservations tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness
+// under concurrency. RunFull tests what a bounded store promises when it is full. The test of each store calls Run.
+// What only one store does is tested in that store's package.
 //
-// Time is virtual: a store under test must use only the time given to Start. Every case uses its own keys, so that stores may
-// share a server.
+// Time is virtual: a store under test must use only the time given to Start. Every case uses its own keys, so that
+// stores may share a server.
 //
 // The outcomes in the scripts are written by
 //

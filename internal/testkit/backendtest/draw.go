@@ -13,7 +13,8 @@ import (
 var zones = []string{"UTC", "Asia/Seoul", "America/New_York", "Australia/Lord_Howe", "America/Santiago"}
 
 var units = []descriptor.Unit{
-	descriptor.Millisecond, descriptor.Second, descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year,
+	descriptor.Millisecond, descriptor.Second, descriptor.Minute, descriptor.Hour, descriptor.Day, descriptor.Week,
+	descriptor.Month, descriptor.Year,
 }
 
 // DrawLimit draws a limit of any algorithm that compiles.
@@ -53,7 +54,8 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 				if err != nil {
 					t.Fatal(err)
 				}
-				l.Window.Location, l.Window.Multiplier = zone, rapid.SampledFrom([]uint32{1, 1, 2, 3}).Draw(t, "calendar multiplier")
+				l.Window.Location, l.Window.Multiplier = zone, rapid.SampledFrom([]uint32{1, 1, 2, 3}).Draw(t,
+					"calendar multiplier")
 				if l.Window.Unit == descriptor.Week {
 					l.Window.WeekStart = rapid.SampledFrom([]uint8{0, 6}).Draw(t, "week start")
 				}
@@ -77,7 +79,8 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 
 // drawClasses makes a limit one that classes share, and draws the class of the caller.
 func drawClasses(t *rapid.T, l *descriptor.Limit) {
-	l.Algorithm, l.Classes = descriptor.SharedWindow, descriptor.ClassParts{Names: rapid.SampledFrom([]uint8{0, 7, 255}).Draw(t, "names")}
+	l.Algorithm, l.Classes = descriptor.SharedWindow, descriptor.ClassParts{Names: rapid.SampledFrom([]uint8{0, 7,
+		255}).Draw(t, "names")}
 	left := uint8(100)
 	n := rapid.IntRange(1, descriptor.MaxClasses).Draw(t, "classes")
 	for i := 0; i < n && left > 0; i++ {
@@ -104,21 +107,25 @@ func drawRequests(t *rapid.T, name string) uint64 {
 	).Draw(t, name)
 }
 
-// drawLarge draws a limit of more than 32 bits. A bucket may hold fewer: there are more such limits if its rate has zeros at its end.
+// drawLarge draws a limit of more than 32 bits. A bucket may hold fewer: there are more such limits if its rate has
+// zeros at its end.
 func drawLarge(t *rapid.T) *descriptor.Limit {
 	return rapid.Custom(func(t *rapid.T) *descriptor.Limit {
 		l := drawLimit(t, units)
 		l.Requests = rapid.OneOf(rapid.SampledFrom(large), rapid.Uint64Range(1<<32, descriptor.MaxRequests)).Draw(t, "large")
 		if l.Has(descriptor.SettingBurst) {
-			l.Requests = rapid.SampledFrom([]uint64{5_000_000_000, 1_000_000_000_000, 1 << 45, 3 << 40, l.Requests}).Draw(t, "large rate")
-			l.Burst = rapid.OneOf(rapid.Just(l.Requests), rapid.Just(3*l.Requests/2), rapid.Uint64Range(1, 1<<45)).Draw(t, "large burst")
+			l.Requests = rapid.SampledFrom([]uint64{5_000_000_000, 1_000_000_000_000, 1 << 45, 3 << 40, l.Requests}).Draw(t,
+				"large rate")
+			l.Burst = rapid.OneOf(rapid.Just(l.Requests), rapid.Just(3*l.Requests/2), rapid.Uint64Range(1, 1<<45)).Draw(t,
+				"large burst")
 			l.Burst = min(l.Burst, descriptor.MaxRequests)
 		}
 		return l
 	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "large limit")
 }
 
-// large are numbers with more than 32 bits: near the numbers at which the form of a counter changes or a double stops being exact.
+// large are numbers with more than 32 bits: near the numbers at which the form of a counter changes or a double stops
+// being exact.
 var large = []uint64{
 	1 << 32, 5_000_000_000, 1<<40 - 1, 1 << 40, 1_000_000_000_000, 4_000_000_000_001, 1<<45 + 1, 1<<51 - 1, 1 << 52,
 	descriptor.MaxRequests - 1, descriptor.MaxRequests,

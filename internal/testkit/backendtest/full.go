@@ -22,9 +22,9 @@ type BoundedStore interface {
 	Holds(key []byte) bool // whether the key has a counter of its own
 }
 
-// RunFull checks what a store still promises when it is much too small for its callers. No caller is admitted more than it
-// would be alone in a store with room. A caller with its own counter is counted exactly. A request that is denied as a whole
-// consumes nothing. open makes a store for at most that many counters and shared counters.
+// RunFull checks what a store still promises when it is much too small for its callers. No caller is admitted more than
+// it would be alone in a store with room. A caller with its own counter is counted exactly. A request that is denied as
+// a whole consumes nothing. open makes a store for at most that many counters and shared counters.
 func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("property", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) { newCrowd(rt, open).run() })
@@ -55,8 +55,8 @@ type caller struct {
 	key   []byte
 	alone backend.State // as if the caller had its own counter, which counted what the caller was admitted
 	exact bool          // the caller has had its own counter since alone was last unused
-	// Where windows begin with a hit, the windows of a shared counter begin at other times than the caller's own windows would. So what
-	// passed is checked separately.
+	// Where windows begin with a hit, the windows of a shared counter begin at other times than the caller's own windows
+	// would. So what passed is checked separately.
 	passed []admission
 	shared []bool // for each of passed: whether a shared counter admitted it
 	from   int64  // when the caller got its own counter; 0 if a reset gave it one
@@ -70,7 +70,8 @@ func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
 	for i := range rapid.IntRange(1, 3).Draw(t, "rules") {
 		l := drawSmall(t, scale.units)
 		c.rules = append(c.rules, &crowdedRule{
-			rule:        &descriptor.Rule{Domain: fmt.Sprint("d", i/2), Levels: []descriptor.Level{{Key: fmt.Sprint("rule", i)}}},
+			rule: &descriptor.Rule{Domain: fmt.Sprint("d", i/2),
+				Levels: []descriptor.Level{{Key: fmt.Sprint("rule", i)}}},
 			limit:       l,
 			countDenied: l.Has(descriptor.SettingCountDenied) && !l.FirstHit && rapid.Bool().Draw(t, "count_denied"),
 		})
@@ -82,7 +83,8 @@ func (c *crowd) run() {
 	crowd := rapid.IntRange(1, 4*c.most).Draw(c.T, "callers")
 	for range rapid.IntRange(1, 150).Draw(c.T, "steps") {
 		longest := c.rules[0].limit.Window.Length().Microseconds()
-		c.now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, longest/20), rapid.Int64Range(0, 2*longest)).Draw(c.T, "pause")
+		c.now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, longest/20), rapid.Int64Range(0, 2*longest)).Draw(c.T,
+			"pause")
 		switch rapid.IntRange(0, 19).Draw(c.T, "what") {
 		case 0:
 			c.sweep()
@@ -116,7 +118,8 @@ func (c *crowd) sweep() {
 
 func (c *crowd) reset(who *caller) {
 	r, held := who.rule, c.store.Holds(who.key)
-	if err := c.store.Reset(context.Background(), []backend.Counter{{Key: who.key, Limit: r.limit, Rule: r.rule}}); err != nil {
+	if err := c.store.Reset(context.Background(), []backend.Counter{{Key: who.key, Limit: r.limit,
+		Rule: r.rule}}); err != nil {
 		c.Fatal(err)
 	}
 	c.Logf("at %d, reset of %s, a counter of its own: %v, then %v", c.now, who.key, held, c.store.Holds(who.key))
@@ -151,7 +154,8 @@ func (c *crowd) request(crowd int) {
 			hits = max(hits, 0)
 		}
 		counted = counted || hits < 0 || w.rule.countDenied
-		r.Takes = append(r.Takes, backend.Take{Key: w.key, Limit: w.rule.limit, Rule: w.rule.rule, Hits: hits, Member: len(who), CountDenied: w.rule.countDenied})
+		r.Takes = append(r.Takes, backend.Take{Key: w.key, Limit: w.rule.limit, Rule: w.rule.rule, Hits: hits,
+			Member: len(who), CountDenied: w.rule.countDenied})
 		who = append(who, w)
 	}
 	held := make([]bool, len(who))
@@ -168,7 +172,8 @@ func (c *crowd) request(crowd int) {
 			limitText(w.rule.limit), r.Takes[i].Hits, outcomeText(&r.Outcomes[i]), held[i], c.store.Holds(w.key))
 		c.check(w, r, i, held[i], denied)
 		if after := c.peek(w); denied && !counted && after.Used != before[w].Used {
-			c.Fatalf("%s: a denied request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used, after.Used)
+			c.Fatalf("%s: a denied request has changed what is used from %d to %d", limitText(w.rule.limit), before[w].Used,
+				after.Used)
 		}
 	}
 }
@@ -201,7 +206,8 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 	backend.Settle([]backend.Take{alone}, []*backend.State{&w.alone}, want[:], backend.At(c.now))
 	switch {
 	case w.exact && held && !denied && counts && want[0] != *o:
-		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o), outcomeText(&want[0]))
+		c.Fatalf("%s, %d hits: a counter of its own says %s, and should say %s", limitText(t.Limit), t.Hits, outcomeText(o),
+			outcomeText(&want[0]))
 	case t.Hits > 0 && o.Allowed && !denied && !t.Limit.FirstHit && !want[0].Allowed:
 		c.Fatalf("%s, %d hits: admitted, and alone denied: %s", limitText(t.Limit), t.Hits, outcomeText(&want[0]))
 	case t.Hits > 0 && o.Allowed && !denied && t.Limit.FirstHit:
@@ -211,8 +217,8 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 	}
 }
 
-// checkFirstHit checks a limit whose windows begin with a hit: against the promise of every shared counter, and against the
-// window that begins when the caller gets its own counter.
+// checkFirstHit checks a limit whose windows begin with a hit: against the promise of every shared counter, and against
+// the window that begins when the caller gets its own counter.
 func (c *crowd) checkFirstHit(w *caller) {
 	l := w.rule.limit
 	length, most := l.Window.Length().Microseconds(), int64(l.Requests)
@@ -241,8 +247,8 @@ func (c *crowd) checkFirstHit(w *caller) {
 	}
 }
 
-// runFullConcurrent lets many callers use a small store at the same time. Each caller is admitted at most its limit, and
-// exactly its limit if it had a counter before.
+// runFullConcurrent lets many callers use a small store at the same time. Each caller is admitted at most its limit,
+// and exactly its limit if it had a counter before.
 func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
 	const most, each, perCaller = 64, 40, 10
 	for name, l := range EveryAlgorithm(perCaller) {

@@ -113,7 +113,8 @@ func Limit(s string) *descriptor.Limit {
 func limitText(l *descriptor.Limit) string {
 	b := fmt.Sprintf("%d/%v", l.Requests, l.Window.Length())
 	if l.Algorithm == descriptor.SharedWindow {
-		b += fmt.Sprintf(",class=%d,guaranteed=%s", l.Classes.Class, strings.ReplaceAll(strings.Trim(fmt.Sprint(l.Classes.Percent), "[]"), " ", ":"))
+		b += fmt.Sprintf(",class=%d,guaranteed=%s", l.Classes.Class,
+			strings.ReplaceAll(strings.Trim(fmt.Sprint(l.Classes.Percent), "[]"), " ", ":"))
 	}
 	if l.FirstHit {
 		b += ",first_hit"
@@ -158,7 +159,8 @@ func parseWindow(s string) (descriptor.Window, error) {
 		return descriptor.Window{}, fmt.Errorf("read window %q: %w", s, err)
 	}
 	units := map[string]descriptor.Unit{
-		"ms": descriptor.Millisecond, "s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour, "d": descriptor.Day,
+		"ms": descriptor.Millisecond, "s": descriptor.Second, "m": descriptor.Minute, "h": descriptor.Hour,
+		"d": descriptor.Day,
 		"w": descriptor.Week, "mo": descriptor.Month, "y": descriptor.Year,
 	}
 	unit, ok := units[s[len(digits):]]

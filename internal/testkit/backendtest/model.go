@@ -25,7 +25,8 @@ type Model struct {
 func NewModel() *Model { return &Model{states: map[string]*backend.State{}} }
 
 // Start settles the takes of one request.
-func (m *Model) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
+func (m *Model) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
+	_ func(error)) (settled bool, err error) {
 	return true, m.take(ctx, now, r)
 }
 
@@ -87,8 +88,8 @@ var scales = []scale{
 	{200 * 24 * time.Hour, []descriptor.Unit{descriptor.Day, descriptor.Week, descriptor.Month, descriptor.Year}},
 }
 
-// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states. With reservations,
-// some requests are operations on reservations, and the clock does not go back.
+// runModel checks with random requests that a store gives the same answers as the model, and keeps the same states.
+// With reservations, some requests are operations on reservations, and the clock does not go back.
 func runModel(t *testing.T, open func(t testing.TB) backend.Store, reservations bool) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -181,17 +182,22 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 		o, capacity := &r.Outcomes[i], int64(r.Takes[i].Limit.Capacity())
 		if o.Used < 0 || o.Before < 0 || o.RetryAfter < backend.Never || o.ResetAfter < 0 || o.Delay < 0 ||
 			(o.Allowed && (o.RetryAfter != 0 || r.Takes[i].Hits > 0 && r.Takes[i].Reservation == nil && o.Used > capacity)) {
-			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits, outcomeText(o))
+			t.Fatalf("step %d: %s, %d hits: this cannot be: %s", step, limitText(r.Takes[i].Limit), r.Takes[i].Hits,
+				outcomeText(o))
 		}
 	}
-	sameReservation := func(a, b backend.Take) bool { return reservationText(a.Reservation) == reservationText(b.Reservation) }
+	sameReservation := func(a,
+		b backend.Take) bool {
+		return reservationText(a.Reservation) == reservationText(b.Reservation)
+	}
 	if slices.Equal(want.Outcomes, r.Outcomes) && slices.EqualFunc(want.Takes, r.Takes, sameReservation) {
 		return
 	}
 	for i, take := range r.Takes {
 		t.Logf("%s at %v, together %v, take %d: %s, member %d, vote %d, count_denied %v\n want %s%s\n got  %s%s",
 			what, at.Sub(epoch), r.Together, i, takeText(&take), take.Member, take.Vote, take.CountDenied,
-			outcomeText(&want.Outcomes[i]), reservationText(want.Takes[i].Reservation), outcomeText(&r.Outcomes[i]), reservationText(take.Reservation))
+			outcomeText(&want.Outcomes[i]), reservationText(want.Takes[i].Reservation), outcomeText(&r.Outcomes[i]),
+			reservationText(take.Reservation))
 	}
 	t.Fatalf("step %d: the store and the model disagree", step)
 }
@@ -222,7 +228,8 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 			Limit: l,
 			Hits: rapid.OneOf(
 				rapid.Int64Range(-3, 4), rapid.Int64Range(1, 2),
-				rapid.SampledFrom([]int64{capacity, capacity/2 + 1, -capacity / 2, backend.MaxHits, -backend.MaxHits, backend.MaxHits - 1}),
+				rapid.SampledFrom([]int64{capacity, capacity/2 + 1, -capacity / 2, backend.MaxHits, -backend.MaxHits,
+					backend.MaxHits - 1}),
 			).Draw(t, "hits"),
 			CountDenied: rapid.Bool().Draw(t, "count_denied"),
 		}
@@ -245,7 +252,8 @@ func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 		r.Takes = append(r.Takes, take)
 	}
 	// Sometimes one counter is filled up to the maximum.
-	if last := r.Takes[len(r.Takes)-1]; last.Limit.Algorithm == descriptor.FixedWindow && rapid.IntRange(0, 19).Draw(t, "fill") == 0 {
+	if last := r.Takes[len(r.Takes)-1]; last.Limit.Algorithm == descriptor.FixedWindow &&
+		rapid.IntRange(0, 19).Draw(t, "fill") == 0 {
 		for range math.MaxUint8 + 5 {
 			last.Hits, last.CountDenied, last.Member = backend.MaxHits, true, last.Member+1
 			r.Takes = append(r.Takes, last)

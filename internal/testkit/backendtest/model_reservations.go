@@ -17,7 +17,8 @@ type modelReservation struct {
 	claimed  bool // by a take of the group that is being settled
 }
 
-// look settles the reservations of a counter that have ended, and fills in what is recorded about the reservation that a take names.
+// look settles the reservations of a counter that have ended, and fills in what is recorded about the reservation that
+// a take names.
 func (m *Model) look(t *backend.Take, s *backend.State, now int64) *modelReservation {
 	if t.Reservation == nil && (t.Limit.Reservations == nil || !t.Limit.Reservations.Release) {
 		return nil
@@ -83,8 +84,8 @@ func (m *Model) drop(h *modelReservation) {
 	m.reserved = slices.DeleteFunc(m.reserved, func(e *modelReservation) bool { return e == h })
 }
 
-// drawReservations allows reservations of at most a minute. So they are dropped in the order in which they expire, and one call
-// always has room to drop all that have expired.
+// drawReservations allows reservations of at most a minute. So they are dropped in the order in which they expire, and
+// one call always has room to drop all that have expired.
 func drawReservations(t *rapid.T, l *descriptor.Limit) {
 	r := allow(l)
 	r.MaxTTL, r.Release = r.TTL, rapid.Bool().Draw(t, "release")
@@ -106,7 +107,8 @@ func drawOperations(t *rapid.T, keys []backend.Take) *backend.Request {
 	case backend.OpReserve, backend.OpExtend:
 		reservation.TTL = ttl
 	case backend.OpCommit:
-		reservation.Final, reservation.ChargeUnknown = rapid.Bool().Draw(t, "final"), rapid.IntRange(0, 3).Draw(t, "charge_unknown") == 0
+		reservation.Final, reservation.ChargeUnknown = rapid.Bool().Draw(t, "final"),
+			rapid.IntRange(0, 3).Draw(t, "charge_unknown") == 0
 	}
 	member, vote := 0, backend.VoteAll
 	for _, k := range rapid.Permutation(keys).Draw(t, "counters")[:rapid.IntRange(1, len(keys)).Draw(t, "takes")] {
@@ -125,7 +127,8 @@ func drawOperations(t *rapid.T, keys []backend.Take) *backend.Request {
 		if k.Limit.Algorithm == descriptor.SlidingLog && capacity > 1000 {
 			take.Hits = min(take.Hits, 500) // the log grows with every hit
 		}
-		if k.Limit.Reservations != nil || reservation.Final && reservation.ChargeUnknown { // hits that have passed are charged to any limit
+		// hits that have passed are charged to any limit
+		if k.Limit.Reservations != nil || reservation.Final && reservation.ChargeUnknown {
 			h := reservation
 			if h.Op == backend.OpReserve && take.Hits > 0 && rapid.Bool().Draw(t, "smaller") {
 				h.Least = rapid.Int64Range(1, take.Hits).Draw(t, "least")

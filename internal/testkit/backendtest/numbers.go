@@ -13,14 +13,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// SoakNumbers sends that many random takes to a store: of limits with up to 2^53 - 1 requests, windows from milliseconds to years, on
-// the clock and on calendars, with multipliers and both kinds of weeks. It compares each outcome with a plain model.
+// SoakNumbers sends that many random takes to a store: of limits with up to 2^53 - 1 requests, windows from
+// milliseconds to years, on the clock and on calendars, with multipliers and both kinds of weeks. It compares each
+// outcome with a plain model.
 func SoakNumbers(t testing.TB, s backend.Starter, steps int64, seed uint64) {
 	t.Logf("seed %d", seed)
 	n := numbers{random: rand.New(rand.NewPCG(seed, 0)), kinds: make(map[string]int)}
 	for done := int64(0); done < steps && !t.Failed(); done += n.batch(t, s) {
 	}
-	t.Logf("%d denied, %d of more than 32 bits, %d in milliseconds, %d on a calendar with a multiplier, %d in weeks from Sunday",
+	t.Logf("%d denied, %d of more than 32 bits, %d in milliseconds, %d on a calendar with a multiplier, %d in weeks "+
+		"from Sunday",
 		n.kinds["denied"], n.kinds["large"], n.kinds["millisecond"], n.kinds["multiplier"], n.kinds["sunday"])
 	for _, kind := range []string{"denied", "large", "millisecond", "multiplier", "sunday"} {
 		if n.kinds[kind] == 0 {
@@ -39,8 +41,8 @@ type numbered struct {
 	model *plain
 }
 
-// batch makes some takes of a few counters, and returns how many. Counters in Redis expire by its own clock, so they are used for a
-// moment only.
+// batch makes some takes of a few counters, and returns how many. Counters in Redis expire by its own clock, so they
+// are used for a moment only.
 func (n *numbers) batch(t testing.TB, s backend.Starter) (takes int64) {
 	r := n.random
 	scale := scales[r.IntN(len(scales))]
@@ -78,7 +80,8 @@ func (n *numbers) batch(t testing.TB, s backend.Starter) (takes int64) {
 			take := &request.Takes[i]
 			want := m.take(now, take.Hits, take.CountDenied)
 			if got := request.Outcomes[i]; got != want {
-				t.Errorf("take %d at %d: %s, count_denied %v\n got  %s\n want %s", i, now, takeText(take), take.CountDenied, outcomeText(&got), outcomeText(&want))
+				t.Errorf("take %d at %d: %s, count_denied %v\n got  %s\n want %s", i, now, takeText(take), take.CountDenied,
+					outcomeText(&got), outcomeText(&want))
 				return takes
 			}
 			n.count(m.limit, &want)
@@ -109,7 +112,8 @@ func (n *numbers) hits(m *plain, now int64) int64 {
 	r := n.random
 	used, capacity := m.used(now).Int64(), int64(m.limit.Capacity())
 	room := max(0, capacity-used)
-	hits := []int64{0, 1, 2, room, room + 1, room / 2, room/2 + 1, capacity, capacity + 1, -1, -used, -used - 1, -used / 2, r.Int64N(capacity + 2), backend.MaxHits, -backend.MaxHits}[r.IntN(16)]
+	hits := []int64{0, 1, 2, room, room + 1, room / 2, room/2 + 1, capacity, capacity + 1, -1, -used, -used - 1, -used / 2,
+		r.Int64N(capacity + 2), backend.MaxHits, -backend.MaxHits}[r.IntN(16)]
 	if m.limit.Algorithm == descriptor.SlidingLog {
 		hits = min(hits, 2*capacity+1)
 	}
@@ -131,18 +135,21 @@ func (n *numbers) limit(t testing.TB, units []descriptor.Unit) *descriptor.Limit
 	}
 	for range 10_000 {
 		l := &descriptor.Limit{
-			Requests:  min(number(), descriptor.MaxRequests),
-			Algorithm: []descriptor.Algorithm{descriptor.FixedWindow, descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket, descriptor.LeakyBucket}[r.IntN(6)],
-			Window:    descriptor.Window{Unit: units[r.IntN(len(units))], Multiplier: uint32(r.IntN(5))},
+			Requests: min(number(), descriptor.MaxRequests),
+			Algorithm: []descriptor.Algorithm{descriptor.FixedWindow, descriptor.FixedWindow, descriptor.SlidingWindow,
+				descriptor.SlidingLog, descriptor.TokenBucket, descriptor.LeakyBucket}[r.IntN(6)],
+			Window: descriptor.Window{Unit: units[r.IntN(len(units))], Multiplier: uint32(r.IntN(5))},
 		}
-		if l.Window.Unit == descriptor.Millisecond { // a counter outlives its window by 2,000 windows: time enough for a batch
+		// a counter outlives its window by 2,000 windows: time enough for a batch
+		if l.Window.Unit == descriptor.Millisecond {
 			l.Window.Multiplier = 20 + uint32(r.IntN(2000))
 		}
 		switch l.Algorithm {
 		case descriptor.FixedWindow:
 			if l.FirstHit = r.IntN(3) == 0; !l.FirstHit && l.Window.Unit.Length() >= descriptor.Day.Length() && r.IntN(3) > 0 {
 				var err error
-				if l.Window.Location, err = time.LoadLocation([]string{"UTC", "Asia/Seoul", "America/New_York"}[r.IntN(3)]); err != nil {
+				if l.Window.Location, err = time.LoadLocation([]string{"UTC", "Asia/Seoul",
+					"America/New_York"}[r.IntN(3)]); err != nil {
 					t.Fatal(err)
 				}
 				if l.Window.Unit == descriptor.Week {

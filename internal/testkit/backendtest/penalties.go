@@ -10,7 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-var penaltyTimes = []time.Duration{time.Second, 10 * time.Second, 10 * time.Minute, 24 * time.Hour, descriptor.MaxPenalty}
+var penaltyTimes = []time.Duration{time.Second, 10 * time.Second, 10 * time.Minute, 24 * time.Hour,
+	descriptor.MaxPenalty}
 
 // guard returns the take of a penalty that goes before a take.
 func guard(take *backend.Take, lasts time.Duration) backend.Take {
@@ -55,7 +56,8 @@ func checkPenalties(rt *rapid.T, s backend.Store) {
 	const window = int64(10_000_000)
 	prefix := newCase()
 	l := Limit("3/10s")
-	lasts := rapid.SampledFrom([]time.Duration{time.Second, 4 * time.Second, 10 * time.Second, 25 * time.Second}).Draw(rt, "penalty")
+	lasts := rapid.SampledFrom([]time.Duration{time.Second, 4 * time.Second, 10 * time.Second, 25 * time.Second}).Draw(rt,
+		"penalty")
 	var all [3]offender
 	now := epoch.UnixMicro()
 	for step := range 300 {
@@ -108,27 +110,31 @@ func checkPenalties(rt *rapid.T, s backend.Store) {
 		for k, w := range want {
 			o, of := &r.Outcomes[k], &all[r.Takes[k].Member]
 			if o.Allowed != w {
-				rt.Fatalf("step %d, take %d (%d hits, together %v): %s, want allowed %v", step, k, r.Takes[k].Hits, r.Together, outcomeText(o), w)
+				rt.Fatalf("step %d, take %d (%d hits, together %v): %s, want allowed %v", step, k, r.Takes[k].Hits, r.Together,
+					outcomeText(o), w)
 			}
 			if k%2 == 0 && !w && o.RetryAfter != time.Duration(of.until-now)*time.Microsecond {
 				rt.Fatalf("step %d, take %d: %s, want a penalty for %d more microseconds", step, k, outcomeText(o), of.until-now)
 			}
 			if k%2 == 1 && o.Used != of.count {
-				rt.Fatalf("step %d, take %d (%d hits, together %v): %s, want %d in use", step, k, r.Takes[k].Hits, r.Together, outcomeText(o), of.count)
+				rt.Fatalf("step %d, take %d (%d hits, together %v): %s, want %d in use", step, k, r.Takes[k].Hits, r.Together,
+					outcomeText(o), of.count)
 			}
 		}
 	}
 }
 
-// A state that lies further in the future than a limit allows is saved nearer, even if a penalty stops the take. Here the take before it in
-// the group has moved the state there, under a larger limit.
+// A state that lies further in the future than a limit allows is saved nearer, even if a penalty stops the take. Here
+// the take before it in the group has moved the state there, under a larger limit.
 func testPenalisedClamps(t *testing.T, s backend.Store) {
 	large, small := Limit("1/1s,leaky,burst=9"), Limit("1/1s,leaky,burst=1")
 	name := key(newCase(), "k", large)
-	first, second := backend.Take{Key: name, Limit: large, Hits: 10}, backend.Take{Key: name, Limit: small, Hits: 1, Vote: backend.VoteNone}
+	first, second := backend.Take{Key: name, Limit: large, Hits: 10},
+		backend.Take{Key: name, Limit: small, Hits: 1, Vote: backend.VoteNone}
 	offence := second
 	offence.Hits = 100
-	for _, takes := range [][]backend.Take{{guard(&offence, time.Hour), offence}, {first, guard(&second, time.Hour), second}} {
+	for _, takes := range [][]backend.Take{{guard(&offence, time.Hour), offence},
+		{first, guard(&second, time.Hour), second}} {
 		r := &backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes))}
 		if err := backend.Await(t.Context(), s, epoch, r); err != nil {
 			t.Fatal(err)

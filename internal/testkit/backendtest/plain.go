@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// plain is what a counter must contain, as the documentation defines it, in numbers of any size. It shares no code with the stores: it
-// finds the time until something happens by trying times. Its clock does not go back.
+// plain is what a counter must contain, as the documentation defines it, in numbers of any size. It shares no code with
+// the stores: it finds the time until something happens by trying times. Its clock does not go back.
 type plain struct {
 	limit *descriptor.Limit
 
@@ -31,8 +31,8 @@ func (p *plain) capacity() *big.Int { return new(big.Int).SetUint64(p.limit.Capa
 
 func (p *plain) length() int64 { return p.limit.Window.Length().Microseconds() }
 
-// bounds returns the start and the end of the window, on the clock or the calendar, that contains a time. No zone of these tests sets its
-// clocks at midnight, so a day has one midnight.
+// bounds returns the start and the end of the window, on the clock or the calendar, that contains a time. No zone of
+// these tests sets its clocks at midnight, so a day has one midnight.
 func (p *plain) bounds(at int64) (start, end int64) {
 	w := p.limit.Window
 	if w.Location == nil {
@@ -51,7 +51,8 @@ func (p *plain) bounds(at int64) (start, end int64) {
 		first := ((y-1970)*12 + int(m) - 1) / n * n
 		return date(1970, time.Month(first+1), 1), date(1970, time.Month(first+n+1), 1)
 	case descriptor.Week:
-		// The weeks are counted from the one of 1 January 1970, which began on Monday, 29 December, or on Sunday, 28 December 1969.
+		// The weeks are counted from the one of 1 January 1970, which began on Monday, 29 December, or on Sunday, 28 December
+		// 1969.
 		begin := -3
 		if w.WeekStart == 6 {
 			begin = -4
@@ -110,7 +111,8 @@ func (p *plain) used(at int64) *big.Int {
 
 // left is what is left in a bucket at a time.
 func (p *plain) left(at int64) *big.Rat {
-	drained := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(at-p.start), new(big.Int).SetUint64(p.limit.Requests)), big.NewInt(p.length()))
+	drained := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(at-p.start), new(big.Int).SetUint64(p.limit.Requests)),
+		big.NewInt(p.length()))
 	if drained.Cmp(p.level) >= 0 {
 		return new(big.Rat)
 	}
@@ -126,8 +128,8 @@ func (p *plain) missing(at int64) *big.Int {
 	return n
 }
 
-// estimate returns the estimate of a sliding window: the sub-window that is leaving counts in proportion to the part of it that is less than
-// a window ago.
+// estimate returns the estimate of a sliding window: the sub-window that is leaving counts in proportion to the part of
+// it that is less than a window ago.
 func (p *plain) estimate(at int64) *big.Int {
 	l := p.limit
 	n, quanta := int64(max(l.Precision, 1)), l.Arithmetic.Length/l.Arithmetic.Quantum
@@ -149,7 +151,8 @@ func (p *plain) estimate(at int64) *big.Int {
 // fits reports whether hits would pass at a time.
 func (p *plain) fits(at int64, hits *big.Int) bool {
 	l := p.limit
-	if l.Algorithm != descriptor.SlidingWindow && l.Algorithm != descriptor.FixedWindow && l.Algorithm != descriptor.SlidingLog && !l.Interval {
+	if l.Algorithm != descriptor.SlidingWindow && l.Algorithm != descriptor.FixedWindow &&
+		l.Algorithm != descriptor.SlidingLog && !l.Interval {
 		sum := new(big.Rat).SetInt(hits)
 		return sum.Add(sum, p.left(at)).Cmp(new(big.Rat).SetInt(p.capacity())) <= 0
 	}
@@ -200,7 +203,8 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 			o.Delay = time.Duration(ceil(turn).Int64()) * time.Microsecond
 		}
 	}
-	if hits.Sign() != 0 && (o.Allowed || countDenied && (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog)) {
+	if hits.Sign() != 0 && (o.Allowed || countDenied &&
+		(l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SlidingLog)) {
 		p.add(now, hits, o.Allowed)
 	}
 	o.Used = p.used(now).Int64()
@@ -279,7 +283,8 @@ func (p *plain) addToSubWindows(now int64, hits *big.Int) {
 	}
 }
 
-// addToLog adds hits, or takes the newest ones back. Denied hits push out the oldest ones: no decision looks further back.
+// addToLog adds hits, or takes the newest ones back. Denied hits push out the oldest ones: no decision looks further
+// back.
 func (p *plain) addToLog(now, hits int64, allowed bool) {
 	q := p.limit.Arithmetic.Quantum
 	var live []int64

@@ -10,9 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// runRefunds sends takes and refunds to one counter at random times that go forward. A refund of more than what is used fills
-// a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus the hits that were given back are
-// within what the algorithm admits in such a span.
+// runRefunds sends takes and refunds to one counter at random times that go forward. A refund of more than what is used
+// fills a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus the hits that were
+// given back are within what the algorithm admits in such a span.
 func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -39,8 +39,10 @@ func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 				}
 				hits = -before.Used
 			case hits < 0 && before.Used < -hits:
-				if after := one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l}); after != before || o.Used != before.Used {
-					rt.Fatalf("%s: %d of %d hits were given back: %s", limitText(l), before.Used-after.Used, before.Used, outcomeText(&after))
+				if after := one(rt, s, time.UnixMicro(now), backend.Take{Key: k, Limit: l}); after != before ||
+					o.Used != before.Used {
+					rt.Fatalf("%s: %d of %d hits were given back: %s", limitText(l), before.Used-after.Used, before.Used,
+						outcomeText(&after))
 				}
 				continue
 			case hits < 0 && l.Algorithm != descriptor.SlidingWindow && o.Used != before.Used+hits,
@@ -69,7 +71,8 @@ func checkNet(t *rapid.T, l *descriptor.Limit, net []admission) {
 			continue // the span begins with all of one time
 		}
 		if most := admits(l, net[i].at, last); sum > most {
-			t.Fatalf("%s: %d passed and were not given back within %s; at most %d may", limitText(l), sum, time.Duration(last-net[i].at)*time.Microsecond, most)
+			t.Fatalf("%s: %d passed and were not given back within %s; at most %d may", limitText(l), sum,
+				time.Duration(last-net[i].at)*time.Microsecond, most)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// RunReservations tests reservations on the stores that open returns: how they are made, committed, cancelled and extended, and how
-// they expire. open may return the same store each time.
+// RunReservations tests reservations on the stores that open returns: how they are made, committed, cancelled and
+// extended, and how they expire. open may return the same store each time.
 func RunReservations(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("scripts", func(t *testing.T) { runScripts(t, open, "testdata/reservations") })
 	t.Run("ledger", func(t *testing.T) {
@@ -85,8 +85,8 @@ func RunReservationsStepped(t *testing.T, open func(t testing.TB) backend.Store)
 	}
 }
 
-// setBack returns for how many hits a bucket lies further ahead after its clock went back by this much. It cannot know whether a clock or a
-// lower limit is the reason, so it drains as time passes, and no reservation gives it back.
+// setBack returns for how many hits a bucket lies further ahead after its clock went back by this much. It cannot know
+// whether a clock or a lower limit is the reason, so it drains as time passes, and no reservation gives it back.
 func setBack(l *descriptor.Limit, by time.Duration) int64 {
 	if l.Algorithm != descriptor.TokenBucket || by <= 0 {
 		return 0
@@ -94,8 +94,8 @@ func setBack(l *descriptor.Limit, by time.Duration) int64 {
 	return int64(by)*int64(l.Requests)/int64(l.Window.Length()) + 1
 }
 
-// runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if, on each counter,
-// everything that it takes fits on top of what is in use after its commits. Otherwise it takes nothing.
+// runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if, on each
+// counter, everything that it takes fits on top of what is in use after its commits. Otherwise it takes nothing.
 func runAllOrNothing(t *rapid.T, s backend.Store) {
 	const most = 12
 	l := Limit(fmt.Sprintf("%d/1h,reservations", most))
@@ -105,7 +105,8 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 		reserved map[int64]int64 // by id
 	}
 	prefix := newCase()
-	counters := []*counter{{key: key(prefix, "a", l), reserved: map[int64]int64{}}, {key: key(prefix, "b", l), reserved: map[int64]int64{}}}
+	counters := []*counter{{key: key(prefix, "a", l), reserved: map[int64]int64{}},
+		{key: key(prefix, "b", l), reserved: map[int64]int64{}}}
 	ids := int64(0)
 	for range rapid.IntRange(1, 20).Draw(t, "groups") {
 		r, asked := &backend.Request{Together: true}, map[*counter]int64{}
@@ -123,7 +124,8 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 				delete(c.reserved, id)
 			default:
 				ids++
-				take.Reservation = &backend.Reservation{ID: reservationID(ids), Op: backend.OpReserve, TTL: time.Minute.Microseconds()}
+				take.Reservation = &backend.Reservation{ID: reservationID(ids), Op: backend.OpReserve,
+					TTL: time.Minute.Microseconds()}
 				asked[c] += take.Hits
 			}
 			r.Takes = append(r.Takes, take)
@@ -182,8 +184,8 @@ func reservationID(n int64) (id backend.ReservationID) {
 	return id
 }
 
-// runReservationBounds floods one counter with takes, reservations and commits, with a clock that goes forward, and with one that is
-// stepped.
+// runReservationBounds floods one counter with takes, reservations and commits, with a clock that goes forward, and
+// with one that is stepped.
 func runReservationBounds(t *testing.T, s backend.Store) {
 	for _, stepped := range []bool{false, true} {
 		rapid.Check(t, func(rt *rapid.T) {
@@ -196,9 +198,9 @@ func runReservationBounds(t *testing.T, s backend.Store) {
 	}
 }
 
-// flood sends takes, reservations and commits to one counter. No commit is of more than was reserved. Then the limit holds as if
-// each reservation had been a take of its final amount, at the time of the reservation. A bucket has no windows: there, it holds
-// as if each commit had been a refund.
+// flood sends takes, reservations and commits to one counter. No commit is of more than was reserved. Then the limit
+// holds as if each reservation had been a take of its final amount, at the time of the reservation. A bucket has no
+// windows: there, it holds as if each commit had been a refund.
 type flood struct {
 	chance
 	store    backend.Starter
@@ -255,7 +257,8 @@ func (f *flood) take() {
 	t := backend.Take{Hits: 1 + f.below(4, "hits")}
 	if f.below(4, "plain") > 0 {
 		f.ids++
-		t.Reservation = &backend.Reservation{ID: reservationID(f.ids), Op: backend.OpReserve, TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
+		t.Reservation = &backend.Reservation{ID: reservationID(f.ids), Op: backend.OpReserve,
+			TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
 	}
 	if o, lost := f.one(t); !o.Allowed || lost { // what is not known to have passed uses no more than what is
 		return
@@ -320,8 +323,8 @@ func (f *flood) check() {
 	}
 }
 
-// runReservationsConcurrent checks that reservations and takes of many goroutines never use more than the limit, that one commit of a reservation
-// counts, and that nothing is lost.
+// runReservationsConcurrent checks that reservations and takes of many goroutines never use more than the limit, that
+// one commit of a reservation counts, and that nothing is lost.
 func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		if !reservable(l) {
@@ -334,7 +337,8 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 			var used, denied atomic.Int64
 			together(t, func(worker int) error {
 				take := func(hits int64, h *backend.Reservation) (backend.Outcome, error) {
-					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Reservation: h}}, Outcomes: make([]backend.Outcome, 1)}
+					r := &backend.Request{Takes: []backend.Take{{Key: k, Limit: l, Hits: hits, Reservation: h}},
+						Outcomes: make([]backend.Outcome, 1)}
 					err := backend.Await(t.Context(), s, epoch, r)
 					if o := r.Outcomes[0]; err == nil && o.Used > limited {
 						err = fmt.Errorf("%d in use: %s", o.Used, outcomeText(&o))
@@ -352,7 +356,8 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 						}
 						continue
 					}
-					h := &backend.Reservation{ID: reservationID(int64(worker*rounds + i)), Op: backend.OpReserve, TTL: time.Minute.Microseconds(), Least: 2}
+					h := &backend.Reservation{ID: reservationID(int64(worker*rounds + i)), Op: backend.OpReserve,
+						TTL: time.Minute.Microseconds(), Least: 2}
 					if o, err := take(20, h); err != nil {
 						return err
 					} else if !o.Allowed {
@@ -398,7 +403,8 @@ func runReservationsReset(t *testing.T, s backend.Store) {
 	l, prefix := Limit("10/1h,reservations"), newCase()
 	reset, other := key(prefix, "reset", l), key(prefix, "other", l)
 	for _, k := range [][]byte{reset, other} {
-		one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 4, Reservation: &backend.Reservation{ID: reservationID(1), Op: backend.OpReserve, TTL: time.Minute.Microseconds()}})
+		one(t, s, epoch, backend.Take{Key: k, Limit: l, Hits: 4,
+			Reservation: &backend.Reservation{ID: reservationID(1), Op: backend.OpReserve, TTL: time.Minute.Microseconds()}})
 	}
 	if err := s.Reset(t.Context(), []backend.Counter{{Key: reset, Limit: l}}); err != nil {
 		t.Fatal(err)

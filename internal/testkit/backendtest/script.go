@@ -23,14 +23,14 @@ import (
 //	AT TAKE -> OUTCOME               a request of one take
 //	    TAKE -> OUTCOME              a further take of the request
 //
-// A TAKE is KEY LIMIT HITS and then words: count_denied; any or none (its vote); same (another limit of the same descriptor
-// as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder. An OUTCOME is ok
-// or over, the hits in use before and after the take, and its times.
+// A TAKE is KEY LIMIT HITS and then words: count_denied; any or none (its vote); same (another limit of the same
+// descriptor as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder.
+// An OUTCOME is ok or over, the hits in use before and after the take, and its times.
 //
-// A word with a colon makes a take an operation on a reservation: reserve:ID, report:ID (what was used so far), commit:ID or extend:ID.
-// Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit without a reservation is charged). The
-// OUTCOME of such an operation also has the hits that are reserved and the time when that ends, counted from the epoch, or why the operation
-// did nothing.
+// A word with a colon makes a take an operation on a reservation: reserve:ID, report:ID (what was used so far),
+// commit:ID or extend:ID. Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit
+// without a reservation is charged). The OUTCOME of such an operation also has the hits that are reserved and the time
+// when that ends, counted from the epoch, or why the operation did nothing.
 
 //go:embed testdata
 var testdata embed.FS
@@ -93,7 +93,8 @@ func play(s backend.Store, script string) (string, error) {
 		}
 		for i, n := range p.lines {
 			left, _, _ := strings.Cut(lines[n], "->")
-			lines[n] = fmt.Sprintf("%-44s -> %s%s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]), reservationText(r.Takes[i].Reservation))
+			lines[n] = fmt.Sprintf("%-44s -> %s%s", strings.TrimRight(left, " "), outcomeText(&r.Outcomes[i]),
+				reservationText(r.Takes[i].Reservation))
 		}
 		p = nil
 		return nil

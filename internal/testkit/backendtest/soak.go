@@ -10,11 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// SoakReservations sends that many random steps to a store: takes, refunds, reservations, reports, commits, cancels, extensions, and
-// times that pass. It compares each answer, and what each counter contains after each step, with plain arithmetic: nothing is
-// charged twice or lost, and what is used and reserved is never more than the limit. A tenth of the steps go to counters whose
-// clock is set back and ahead; each such step may cost one window. The store may lose answers, with ErrLost: then each later answer
-// must be right for one of the ways in which the lost steps took place or did not.
+// SoakReservations sends that many random steps to a store: takes, refunds, reservations, reports, commits, cancels,
+// extensions, and times that pass. It compares each answer, and what each counter contains after each step, with plain
+// arithmetic: nothing is charged twice or lost, and what is used and reserved is never more than the limit. A tenth of
+// the steps go to counters whose clock is set back and ahead; each such step may cost one window. The store may lose
+// answers, with ErrLost: then each later answer must be right for one of the ways in which the lost steps took place or
+// did not.
 func SoakReservations(t *testing.T, s backend.Starter, steps int64, seed uint64) {
 	t.Logf("seed %d", seed)
 	c := randomChance{t, rand.New(rand.NewPCG(seed, 0))}
@@ -28,7 +29,8 @@ func SoakReservations(t *testing.T, s backend.Starter, steps int64, seed uint64)
 		f.run(b.step / 9)
 		done += b.step + b.step/9
 	}
-	t.Logf("%d steps; of those whose answer was lost, %d took place and %d did not, as later answers show", done, took, didNot)
+	t.Logf("%d steps; of those whose answer was lost, %d took place and %d did not, as later answers show", done, took,
+		didNot)
 }
 
 // soakedLimit returns one of the limits of a minute.

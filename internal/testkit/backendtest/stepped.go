@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Stepped returns the time as a process reads it whose clock was set ahead by a number of seconds: the wall time differs, and the
-// monotonic time does not. The time must have a monotonic reading.
+// Stepped returns the time as a process reads it whose clock was set ahead by a number of seconds: the wall time
+// differs, and the monotonic time does not. The time must have a monotonic reading.
 func Stepped(now time.Time, seconds int64) time.Time {
 	t := now
 	fields := (*struct { // as in package time: the lower 30 bits of wall are nanoseconds, the next 33 are seconds

@@ -10,10 +10,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// runTight checks what one counter says about the future, while the clock goes forward. A denied take stays denied until its
-// RetryAfter has passed, and then it passes. After MoreAfter more hits fit, and not before. After ResetAfter nothing is in use any
-// more, or a window ends. Hits that are taken and refunded at the same time leave no trace, except under a concurrency limit, where a
-// refund takes the oldest; peeks and denied takes leave none either.
+// runTight checks what one counter says about the future, while the clock goes forward. A denied take stays denied
+// until its RetryAfter has passed, and then it passes. After MoreAfter more hits fit, and not before. After ResetAfter
+// nothing is in use any more, or a window ends. Hits that are taken and refunded at the same time leave no trace,
+// except under a concurrency limit, where a refund takes the oldest; peeks and denied takes leave none either.
 func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -51,7 +51,8 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 				}
 				now += o.RetryAfter.Microseconds() - 1
 				if early := take(hits); early.Allowed || early.RetryAfter != time.Microsecond {
-					fail("%s: %d hits were to wait %v; a microsecond before: %s", limitText(l), hits, o.RetryAfter, outcomeText(&early))
+					fail("%s: %d hits were to wait %v; a microsecond before: %s", limitText(l), hits, o.RetryAfter,
+						outcomeText(&early))
 				}
 				now++
 				if due := take(hits); !due.Allowed {
@@ -60,7 +61,8 @@ func runTight(t *testing.T, open func(t testing.TB) backend.Store) {
 			case hits > 0 && l.Algorithm != descriptor.Concurrency && rapid.IntRange(0, 3).Draw(rt, "refund") == 0:
 				take(-hits)
 				if after := take(0); after.Used != before.Used || before.Used > 0 && after != before {
-					fail("%s: taking and refunding %d hits changed %s into %s", limitText(l), hits, outcomeText(&before), outcomeText(&after))
+					fail("%s: taking and refunding %d hits changed %s into %s", limitText(l), hits, outcomeText(&before),
+						outcomeText(&after))
 				}
 			}
 		}

@@ -35,10 +35,10 @@ type vectorStep struct {
 	Delay      *int64 `json:"delay_us"`
 }
 
-// corrected holds steps that are recorded wrong. In clock-back-gcra the clock goes back by ten seconds, which is two drains of
-// the bucket. The recording denies hits until the clock has caught up, although each of its answers promises a hit one second
-// later. The correction follows the vector's own source, which allows one bucket of debt at most: one second after the first
-// denial a hit passes, and ten seconds after that the bucket is full.
+// corrected holds steps that are recorded wrong. In clock-back-gcra the clock goes back by ten seconds, which is two
+// drains of the bucket. The recording denies hits until the clock has caught up, although each of its answers promises
+// a hit one second later. The correction follows the vector's own source, which allows one bucket of debt at most: one
+// second after the first denial a hit passes, and ten seconds after that the bucket is full.
 var corrected = map[string]map[int]vectorStep{
 	"clock-back-gcra": {
 		2: {T: 1490832091000000, Hits: 1, Allowed: true, ResetAfter: 5_000_000},
@@ -94,9 +94,10 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 	return l
 }
 
-// runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in them
-// drop denied hits, except where an example says otherwise. Steps that are recorded wrong are in corrected. The numbers of the sliding
-// windows are computed with the rule that a hit of exactly one window ago no longer counts: their sources leave that moment open.
+// runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in
+// them drop denied hits, except where an example says otherwise. Steps that are recorded wrong are in corrected. The
+// numbers of the sliding windows are computed with the rule that a hit of exactly one window ago no longer counts:
+// their sources leave that moment open.
 func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {
@@ -116,8 +117,8 @@ func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 			l := v.limit(t)
 			k := key(newCase(), "k", l)
 			if p := v.Config.Prime; p != nil {
-				// The hits of the previous window are taken at a time when they are sure to pass, and the hits of the current window at
-				// its very end. Then the clock goes back to the first step.
+				// The hits of the previous window are taken at a time when they are sure to pass, and the hits of the current
+				// window at its very end. Then the clock goes back to the first step.
 				start, end := l.Window.Bounds(v.Steps[0].T)
 				mustPass(t, s, 2*start-end, k, l, p.Previous)
 				mustPass(t, s, end-1, k, l, p.Current)
@@ -126,7 +127,8 @@ func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 				if right, wrong := corrected[v.ID][i]; wrong {
 					step = right
 				}
-				o := one(t, s, time.UnixMicro(step.T), backend.Take{Key: k, Limit: l, Hits: step.Hits, CountDenied: v.Config.CountDenied})
+				o := one(t, s, time.UnixMicro(step.T), backend.Take{Key: k, Limit: l, Hits: step.Hits,
+					CountDenied: v.Config.CountDenied})
 				retry := o.RetryAfter.Microseconds()
 				if o.RetryAfter == backend.Never {
 					retry = -1

@@ -14,9 +14,11 @@ type Encoder struct {
 	size    int                 // bytes
 }
 
-// static has the indices of the fields in the static table that Envoy's calls use: by name and value, and by name alone.
+// static has the indices of the fields in the static table that Envoy's calls use: by name and value, and by name
+// alone.
 var static = map[[2]string]uint64{
-	{":authority", ""}: 1, {":method", "POST"}: 3, {":path", ""}: 4, {":scheme", "http"}: 6, {":scheme", "https"}: 7, {"content-type", ""}: 31,
+	{":authority", ""}: 1, {":method", "POST"}: 3, {":path", ""}: 4, {":scheme", "http"}: 6, {":scheme", "https"}: 7,
+	{"content-type", ""}: 31,
 }
 
 // Append appends the block of a call with these fields.

@@ -1,5 +1,5 @@
-// Package http2test is a client of gRPC that writes HTTP/2 frame by frame, for tests, loads and attacks: it does what no library does,
-// and costs little. A Client is used by one goroutine at a time.
+// Package http2test is a client of gRPC that writes HTTP/2 frame by frame, for tests, loads and attacks: it does what
+// no library does, and costs little. A Client is used by one goroutine at a time.
 package http2test
 
 import (
@@ -41,10 +41,12 @@ func (c *Client) Greet(settings ...http2.Setting) error {
 	return c.WriteSettings(settings...)
 }
 
-// Fields are the header fields of a call, and more names and values. Each of these replaces the field with its name, or is appended.
+// Fields are the header fields of a call, and more names and values. Each of these replaces the field with its name, or
+// is appended.
 func Fields(path string, more ...string) []hpack.HeaderField {
 	fields := []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path}, {Name: ":authority", Value: "test"},
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: path},
+		{Name: ":authority", Value: "test"},
 		{Name: "te", Value: "trailers"}, {Name: "content-type", Value: "application/grpc"},
 	}
 	for pair := range slices.Chunk(more, 2) {
@@ -58,7 +60,8 @@ func Fields(path string, more ...string) []hpack.HeaderField {
 	return fields
 }
 
-// Unindexed is a header block that leaves the connection's table as it is, so that any client may send it, again and again.
+// Unindexed is a header block that leaves the connection's table as it is, so that any client may send it, again and
+// again.
 func Unindexed(fields ...hpack.HeaderField) []byte {
 	for i := range fields {
 		fields[i].Sensitive = true
@@ -84,7 +87,8 @@ func (c *Client) Begin(block []byte) error {
 // WriteBlock writes a header block, with CONTINUATION frames if it is long.
 func (c *Client) WriteBlock(stream uint32, end bool, block []byte) error {
 	first, rest := split(block)
-	err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndHeaders: len(rest) == 0, EndStream: end})
+	err := c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: first, EndHeaders: len(rest) == 0,
+		EndStream: end})
 	for err == nil && len(rest) > 0 {
 		first, rest = split(rest)
 		err = c.WriteContinuation(stream, len(rest) == 0, first)

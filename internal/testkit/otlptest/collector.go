@@ -55,7 +55,8 @@ func Start(t testing.TB, protocol string) *Collector {
 }
 
 // Export implements collectorv1.TraceServiceServer.
-func (c *Collector) Export(_ context.Context, req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
+func (c *Collector) Export(_ context.Context,
+	req *collectorv1.ExportTraceServiceRequest) (*collectorv1.ExportTraceServiceResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.received = append(c.received, req.GetResourceSpans()...)

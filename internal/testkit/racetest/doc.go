@@ -1,8 +1,8 @@
 // Package racetest lets a test say that the race detector finds nothing in it.
 //
-// On says whether the detector is on. Sequential skips a test then: one that asks one thing after the other, most of them
-// of commands that end, or one that is a long calculation. Any test may use both at any time. What the detector is run on
-// otherwise is in workshop/scripts/test.
+// On says whether the detector is on. Sequential skips a test then: one that asks one thing after the other, most of
+// them of commands that end, or one that is a long calculation. Any test may use both at any time. What the detector is
+// run on otherwise is in workshop/scripts/test.
 package racetest
 
 import "testing"

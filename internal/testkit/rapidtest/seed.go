@@ -7,7 +7,8 @@ import (
 	_ "pgregory.net/rapid" // declares the flag
 )
 
-// A run with the same values finds with 100 draws little that it does not find with 30. The nightly run draws 100 others.
+// A run with the same values finds with 100 draws little that it does not find with 30. The nightly run draws 100
+// others.
 const (
 	seed  = "20260901" // rapid reads 0 as "another one each time"
 	draws = "30"       // -short draws a fifth; with fewer, some tests would draw nothing that they look for

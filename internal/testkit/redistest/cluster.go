@@ -16,9 +16,10 @@ const (
 	primaries = 3
 	slots     = 16384
 
-	// The node timeout in milliseconds: after this time, nodes consider another one dead. It is short while the cluster forms, and again from
-	// the first kill, pause or failover. Otherwise it is long, because a node may wait for seconds for a CPU on a busy machine, and a
-	// cluster that gives up a node stops. With the long one, nodes learn each other's roles too slowly for a failover.
+	// The node timeout in milliseconds: after this time, nodes consider another one dead. It is short while the cluster
+	// forms, and again from the first kill, pause or failover. Otherwise it is long, because a node may wait for seconds
+	// for a CPU on a busy machine, and a cluster that gives up a node stops. With the long one, nodes learn each other's
+	// roles too slowly for a failover.
 	deathNoticed, neverDead = "1500", "60000"
 
 	// failoverEnds is the time after which a planned failover is tried again: the nodes give up after 5 s.

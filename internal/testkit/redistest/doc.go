@@ -1,9 +1,10 @@
-// Package redistest starts real redis-server processes for tests: a single server, a primary with replicas and sentinels,
-// or a cluster. They run without protection, with a password, or with TLS and certificates made for the test.
+// Package redistest starts real redis-server processes for tests: a single server, a primary with replicas and
+// sentinels, or a cluster. They run without protection, with a password, or with TLS and certificates made for the
+// test.
 //
-// The package owns its processes: ports, unix sockets, directories, and their end with the test. A test can kill, pause and
-// restart each process, and wait for what the rest of a topology does then. Every wait has a bound. When it is reached,
-// the test fails with what it waited for and what it saw last.
+// The package owns its processes: ports, unix sockets, directories, and their end with the test. A test can kill, pause
+// and restart each process, and wait for what the rest of a topology does then. Every wait has a bound. When it is
+// reached, the test fails with what it waited for and what it saw last.
 //
 // The methods belong to the goroutine of the test. Any number of servers may run at the same time.
 //

@@ -12,8 +12,8 @@ import (
 // longest is how long Eventually and OpenConnections may take, on a busy machine.
 const longest = time.Minute
 
-// Eventually calls check until it returns nil, and returns how long that took. Each call has a second. The test ends if check keeps
-// failing; what describes what the test waits for.
+// Eventually calls check until it returns nil, and returns how long that took. Each call has a second. The test ends if
+// check keeps failing; what describes what the test waits for.
 func Eventually(t testing.TB, what string, check func(context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()

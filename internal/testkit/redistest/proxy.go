@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Twemproxy starts a twemproxy (nutcracker) in front of servers, and returns its address when it answers. It routes by key.
+// Twemproxy starts a twemproxy (nutcracker) in front of servers, and returns its address when it answers. It routes by
+// key.
 func Twemproxy(t testing.TB, servers ...*Server) string {
 	t.Helper()
 	address := FreeAddr(t)
@@ -26,7 +27,9 @@ func TwemproxyAt(t testing.TB, address string, servers ...*Server) {
 	t.Helper()
 	binary, statistics := program(t, "nutcracker", "workshop/scripts/install-twemproxy"), FreeAddr(t)
 	var b strings.Builder
-	fmt.Fprintf(&b, "test:\n  listen: %s\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  timeout: 10000\n  servers:\n", address)
+	fmt.Fprintf(&b,
+		"test:\n  listen: %s\n  redis: true\n  hash: fnv1a_64\n  distribution: ketama\n  auto_eject_hosts: false\n  "+
+			"timeout: 10000\n  servers:\n", address)
 	for _, s := range servers {
 		fmt.Fprintf(&b, "  - %s:1\n", s.Addr)
 	}
@@ -35,11 +38,13 @@ func TwemproxyAt(t testing.TB, address string, servers ...*Server) {
 		t.Fatal(err)
 	}
 	host, port, _ := net.SplitHostPort(statistics)
-	pid := filepath.Join(t.TempDir(), "pid") // by default the files for the log and the number of the process are where only root may write
+	// by default the files for the log and the number of the process are where only root may write
+	pid := filepath.Join(t.TempDir(), "pid")
 	runProxy(t, address, exec.Command(binary, "-c", config, "-a", host, "-s", port, "-o", "/dev/stderr", "-p", pid))
 }
 
-// RedisProxy starts an Envoy with its redis_proxy in front of servers, and returns its address when it answers. It routes by key.
+// RedisProxy starts an Envoy with its redis_proxy in front of servers, and returns its address when it answers. It
+// routes by key.
 func RedisProxy(t testing.TB, servers ...*Server) string {
 	t.Helper()
 	binary := os.Getenv("E2E_ENVOY")
@@ -65,7 +70,8 @@ func RedisProxy(t testing.TB, servers ...*Server) string {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runProxy(t, address, exec.Command(binary, "-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "warning"))
+	runProxy(t, address, exec.Command(binary, "-c", config, "--concurrency", "1", "--disable-hot-restart", "-l",
+		"warning"))
 	return address
 }
 
@@ -155,6 +161,9 @@ func OneShard(t testing.TB, args ...string) *Server {
 		return append(setup.server(port), "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
 	})
 	s.do(t, "cluster", "addslotsrange", 0, slots-1)
-	await(t, "the node to serve its slots", func(ctx context.Context) error { return s.expect(ctx, "cluster_state", "ok", "cluster", "info") })
+	await(t, "the node to serve its slots", func(ctx context.Context) error {
+		return s.expect(ctx, "cluster_state", "ok",
+			"cluster", "info")
+	})
 	return s
 }

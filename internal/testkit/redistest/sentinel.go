@@ -22,8 +22,8 @@ type Watched struct {
 }
 
 const (
-	// downAfter is after what time without an answer a sentinel considers a server dead. It pings once a second: with less than two, one
-	// slow answer would cause a failover.
+	// downAfter is after what time without an answer a sentinel considers a server dead. It pings once a second: with less
+	// than two, one slow answer would cause a failover.
 	downAfter       = 2 * time.Second
 	failoverTimeout = 2 * time.Second // a failover that failed is tried again after twice this time
 )
@@ -127,8 +127,8 @@ func (w *Watched) primary(ctx context.Context) (*Server, error) {
 	return nil, fmt.Errorf("the sentinels answer %q, which is none of the servers", agreed)
 }
 
-// Await returns when all running servers and sentinels know each other, a running server is primary, and the other running
-// servers have its data. A server that was killed or paused is not primary any more by then.
+// Await returns when all running servers and sentinels know each other, a running server is primary, and the other
+// running servers have its data. A server that was killed or paused is not primary any more by then.
 func (w *Watched) Await(t testing.TB) {
 	t.Helper()
 	await(t, "the servers and sentinels to agree", func(ctx context.Context) error {
@@ -157,7 +157,8 @@ func (w *Watched) Await(t testing.TB) {
 			if err != nil {
 				return err
 			}
-			if state["num-slaves"] != strconv.Itoa(len(w.Servers)-1) || state["num-other-sentinels"] != strconv.Itoa(len(w.Sentinels)-1) ||
+			if state["num-slaves"] != strconv.Itoa(len(w.Servers)-1) ||
+				state["num-other-sentinels"] != strconv.Itoa(len(w.Sentinels)-1) ||
 				state["flags"] != "master" {
 				return fmt.Errorf("the sentinel on %s sees %s replicas and %s other sentinels, and the primary as %s",
 					s.Addr, state["num-slaves"], state["num-other-sentinels"], state["flags"])
@@ -180,8 +181,8 @@ func (s *Server) master(ctx context.Context, name string) (map[string]string, er
 }
 
 // Failover starts a planned failover, in which the sentinels promote a replica, and returns the new primary when the
-// running ones agree on it. The former primary takes writes for another ten seconds, until the sentinels reconfigure it;
-// Await waits for that too.
+// running ones agree on it. The former primary takes writes for another ten seconds, until the sentinels reconfigure
+// it; Await waits for that too.
 func (w *Watched) Failover(t testing.TB) *Server {
 	t.Helper()
 	old := w.Primary(t)

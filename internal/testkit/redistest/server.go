@@ -23,8 +23,8 @@ import (
 // patience is how long a server may take to answer or to end, and a topology to agree, on a busy machine.
 const patience = 30 * time.Second
 
-// Program is the variable that names the server that tests start, if that is not redis-server: Valkey, or another version of
-// Redis.
+// Program is the variable that names the server that tests start, if that is not redis-server: Valkey, or another
+// version of Redis.
 const Program = "RATELIMITD_TEST_REDIS_SERVER"
 
 // Setup are the settings of processes. The zero value is plain TCP without a password.
@@ -33,7 +33,8 @@ type Setup struct {
 	Password         string   // of the default user. Default: none
 	SentinelPassword string   // of the sentinels' default user. Default: none
 	env              []string // of each redis-server, but not of sentinels, in addition to the test's environment
-	Args             []string // appended to the command line of each redis-server, but not of sentinels; they override ours
+	// appended to the command line of each redis-server, but not of sentinels; they override ours
+	Args []string
 }
 
 // Server is one process. It keeps no data on disk: the data is lost when it ends.
@@ -122,7 +123,8 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	}
 	s := &Server{Dir: dir, Socket: filepath.Join(dir, "redis.sock"), role: r, password: password, binary: binary}
 	s.args = func(port string) []string { return args(s, port) }
-	s.admin = goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: password, DisableIdentity: true, Protocol: 2})
+	s.admin = goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: password,
+		DisableIdentity: true, Protocol: 2})
 	t.Cleanup(func() {
 		s.end(syscall.SIGKILL)
 		_ = s.admin.Close()
@@ -147,8 +149,8 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	}
 }
 
-// Client returns a client of the server that ends with the test. It goes over the unix socket and, if the server's Setup
-// has a password, as the default user.
+// Client returns a client of the server that ends with the test. It goes over the unix socket and, if the server's
+// Setup has a password, as the default user.
 func (s *Server) Client(t testing.TB) *goredis.Client {
 	t.Helper()
 	c := goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: s.password})

@@ -46,7 +46,8 @@ type Pair struct{ Cert, Key string }
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	dir := t.TempDir()
-	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir, authority: tlstest.NewAuthority(t, "authority in "+dir)} // so that two are not confused
+	// so that two are not confused
+	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir, authority: tlstest.NewAuthority(t, "authority in "+dir)}
 	Replace(t, ca.File, ca.authority.PEM)
 	return ca
 }

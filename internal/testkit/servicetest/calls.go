@@ -31,7 +31,8 @@ func Dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	if filepath.IsAbs(addr) {
 		addr = "unix:" + addr
 	}
-	conn, err := grpc.NewClient(addr, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, opts...)...)
+	conn, err := grpc.NewClient(addr, append([]grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())},
+		opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

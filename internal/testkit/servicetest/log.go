@@ -69,8 +69,8 @@ func (l *Log) after(offset int) (text string, more <-chan struct{}) {
 	return string(l.text[offset:]), l.more
 }
 
-// All waits for at least n lines with this message, and returns the fields of all that there are. The log has to be JSON. A line may come
-// later than the answer to the call that it is about.
+// All waits for at least n lines with this message, and returns the fields of all that there are. The log has to be
+// JSON. A line may come later than the answer to the call that it is about.
 func (l *Log) All(t testing.TB, message string, n int) (lines []map[string]any) {
 	t.Helper()
 	offset := 0
@@ -104,8 +104,8 @@ func withMessage(line, message string) map[string]any {
 	return fields
 }
 
-// Find waits for a line that is what the test looks for. It begins at an offset of the log, and returns the line, without
-// its end, and the offset after it.
+// Find waits for a line that is what the test looks for. It begins at an offset of the log, and returns the line,
+// without its end, and the offset after it.
 func (l *Log) Find(t testing.TB, what string, offset int, is func(line string) bool) (line string, next int) {
 	t.Helper()
 	for late := time.After(Patience); ; {

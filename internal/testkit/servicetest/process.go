@@ -29,8 +29,8 @@ type Process struct {
 	known bool // the test knows how it ended, or wanted it to end so
 }
 
-// Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to what
-// the service needs in a test. The service stops at the end of the test.
+// Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to
+// what the service needs in a test. The service stops at the end of the test.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	env := []string{ // the last value of a variable counts
@@ -44,8 +44,8 @@ func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Run starts any program, with the environment that cmd has. The name is for messages. The program stops at the end of the
-// test, which fails if it ended with an error.
+// Run starts any program, with the environment that cmd has. The name is for messages. The program stops at the end of
+// the test, which fails if it ended with an error.
 func Run(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, Log: new(Log), Ended: make(chan struct{}), name: name}
@@ -114,8 +114,8 @@ func (p *Process) Signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// Stop ends the process with SIGTERM and waits for it. The test fails if the process ends with an error. Calling it again
-// is fine.
+// Stop ends the process with SIGTERM and waits for it. The test fails if the process ends with an error. Calling it
+// again is fine.
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
@@ -147,8 +147,8 @@ func (p *Process) Kill(t testing.TB) {
 	}
 }
 
-// NotAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit, and the names of its counters,
-// must not change during the test.
+// NotAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit, and the names of its
+// counters, must not change during the test.
 func NotAtMidnight() {
 	const day, soon = 24 * time.Hour, 20 * time.Second
 	now := time.Now()

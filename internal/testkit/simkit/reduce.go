@@ -2,8 +2,8 @@ package simkit
 
 import "slices"
 
-// Reduce returns a part of a history that still fails, and of which no single step and few groups of steps can be left out. It tries at
-// most tries parts.
+// Reduce returns a part of a history that still fails, and of which no single step and few groups of steps can be left
+// out. It tries at most tries parts.
 func Reduce[S any](steps []S, tries int, fails func([]S) bool) []S {
 	for size := (len(steps) + 1) / 2; size >= 1 && tries > 0; {
 		removed := false

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Volume is a directory of files that changes as a mounted Secret or ConfigMap does: the names are links through ..data,
-// which is swapped in one step.
+// Volume is a directory of files that changes as a mounted Secret or ConfigMap does: the names are links through
+// ..data, which is swapped in one step.
 type Volume struct {
 	Dir string
 

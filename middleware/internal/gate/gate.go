@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// endTimeout is how long a commit or a cancel may take. The context of the request may have ended by then, so it does not count.
+// endTimeout is how long a commit or a cancel may take. The context of the request may have ended by then, so it does
+// not count.
 const endTimeout = time.Second
 
 // Gate asks a decider. It may be used by any number of goroutines.
@@ -27,11 +28,13 @@ type Gate struct {
 	unlogged int       // failures since the last line
 }
 
-// Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has the source
-// limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has ended.
+// Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has
+// the source limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has
+// ended.
 //
-// A request whose turn comes after its deadline is denied. With package ratelimit it counts nothing then. A client that goes away while its
-// request waits keeps the turn: if it were given back, others could be admitted at the same time as those behind it.
+// A request whose turn comes after its deadline is denied. With package ratelimit it counts nothing then. A client that
+// goes away while its request waits keeps the turn: if it were given back, others could be admitted at the same time as
+// those behind it.
 func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
 	held, err := g.ask(ctx, r)
 	if err != nil {
@@ -82,9 +85,10 @@ func (g *Gate) ask(ctx context.Context, r *limits.Request) (*limits.Reservation,
 	return limits.NewReservation(d, 0, time.Time{}, nil), err
 }
 
-// takePlaces reserves places under the limits of requests at the same time, for as long as the request lasts, and decides the other
-// descriptors. A request that is denied by those takes no place.
-func (g *Gate) takePlaces(ctx context.Context, by limits.Reserver, r *limits.Request, places []int) (*limits.Reservation, error) {
+// takePlaces reserves places under the limits of requests at the same time, for as long as the request lasts, and
+// decides the other descriptors. A request that is denied by those takes no place.
+func (g *Gate) takePlaces(ctx context.Context, by limits.Reserver, r *limits.Request,
+	places []int) (*limits.Reservation, error) {
 	held, others := *r, *r
 	held.Descriptors, others.Descriptors = nil, nil
 	for i := range r.Descriptors {
@@ -115,8 +119,8 @@ func (g *Gate) Release(ctx context.Context, held *limits.Reservation) {
 	}
 }
 
-// Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer, OnFailure says whether
-// Wait returns its error.
+// Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer,
+// OnFailure says whether Wait returns its error.
 func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
 	d, err := limits.Wait(ctx, g.Decider, r)
 	if d.Err != nil {

@@ -21,9 +21,10 @@ func (e *Entry) Of(value string, ok bool) (limits.Entry, bool) {
 	}
 }
 
-// Request makes a request to a decider: each descriptor is a list of keys, of which entry makes entries. A descriptor without all its
-// entries is left out. Nil: none is left.
-func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor, entry func(*Key) (limits.Entry, bool)) *limits.Request {
+// Request makes a request to a decider: each descriptor is a list of keys, of which entry makes entries. A descriptor
+// without all its entries is left out. Nil: none is left.
+func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor,
+	entry func(*Key) (limits.Entry, bool)) *limits.Request {
 	var q *limits.Request
 	for _, keys := range descriptors {
 		entries := make([]limits.Entry, 0, len(keys))
@@ -50,9 +51,10 @@ type keyChecker interface {
 	CheckKeys(domain string, keys ...string) error
 }
 
-// Check panics if Request cannot use what it is given, or if the decider says that no rule can match a descriptor. The panic names the
-// package where. key returns the name of a key; false: the key is the zero value.
-func Check[Key any, Descriptor ~[]Key](where string, d limits.Decider, domain string, descriptors []Descriptor, key func(*Key) (string, bool)) {
+// Check panics if Request cannot use what it is given, or if the decider says that no rule can match a descriptor. The
+// panic names the package where. key returns the name of a key; false: the key is the zero value.
+func Check[Key any, Descriptor ~[]Key](where string, d limits.Decider, domain string, descriptors []Descriptor,
+	key func(*Key) (string, bool)) {
 	if d == nil {
 		panic(where + ": the Decider is nil")
 	}

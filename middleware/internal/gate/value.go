@@ -9,9 +9,9 @@ import (
 // MaxValue is the longest value of an entry in bytes.
 const MaxValue = 256
 
-// Value returns a value as it is, or the hash of one that is too long or not UTF-8: that could not be sent to a service, and a
-// client could make sure that its requests are not decided. A value that was cut would be shared by all that begin with it, such as
-// tokens.
+// Value returns a value as it is, or the hash of one that is too long or not UTF-8: that could not be sent to a
+// service, and a client could make sure that its requests are not decided. A value that was cut would be shared by all
+// that begin with it, such as tokens.
 func Value(v string) string {
 	if len(v) <= MaxValue && utf8.ValidString(v) {
 		return v

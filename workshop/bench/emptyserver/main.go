@@ -19,12 +19,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// cheap are the options of grpc-go that make small messages cheap. Fixed windows turn off the estimation of bandwidth, and its pings.
-// Workers keep their stacks; a new goroutine would grow a stack for each call.
-var cheap = []grpc.ServerOption{grpc.StaticConnWindowSize(1 << 20), grpc.StaticStreamWindowSize(1 << 20), grpc.NumStreamWorkers(128)}
+// cheap are the options of grpc-go that make small messages cheap. Fixed windows turn off the estimation of bandwidth,
+// and its pings. Workers keep their stacks; a new goroutine would grow a stack for each call.
+var cheap = []grpc.ServerOption{grpc.StaticConnWindowSize(1 << 20), grpc.StaticStreamWindowSize(1 << 20),
+	grpc.NumStreamWorkers(128)}
 
 func main() {
-	tuned := flag.Bool("tuned", false, "with options for small messages and ratelimitd's garbage collection, not the defaults")
+	tuned := flag.Bool("tuned", false,
+		"with options for small messages and ratelimitd's garbage collection, not the defaults")
 	lean := flag.Bool("lean", false, "on the built-in HTTP/2 server of ratelimitd, with its garbage collection")
 	flag.Parse()
 	serve := func() error { return run(*tuned) }

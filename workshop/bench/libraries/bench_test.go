@@ -22,8 +22,8 @@ const (
 	connections = 20 // to Redis, of each library
 )
 
-// plenty is a limit that no benchmark reaches. With many keys it is so small that a bucket is not full again when its key comes
-// next: a store may then forget the key, and would be measured with other work than usual.
+// plenty is a limit that no benchmark reaches. With many keys it is so small that a bucket is not full again when its
+// key comes next: a store may then forget the key, and would be measured with other work than usual.
 func plenty(keys int) setup {
 	if keys == 1 {
 		return setup{requests: 4_000_000_000, per: time.Hour}
@@ -144,7 +144,8 @@ func redisCPU(b *testing.B, store *goredis.Client) (total time.Duration) {
 
 const limit = 1000 // a day
 
-// storm asks for a key that may have 1,000 a day, 200 times on each of 64 goroutines. A storm in which a day ends is repeated.
+// storm asks for a key that may have 1,000 a day, 200 times on each of 64 goroutines. A storm in which a day ends is
+// repeated.
 func storm(allow decide) (admitted, failed int64) {
 	var passed, errors atomic.Int64
 	for began := time.Now().UTC(); ; began = time.Now().UTC() {

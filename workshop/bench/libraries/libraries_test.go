@@ -1,5 +1,6 @@
-// Package libraries compares package ratelimit with other libraries that limit rates in a Go program: what a decision costs, and
-// whether they admit too much when many goroutines ask at once. docs/contributing/libraries.md has the figures.
+// Package libraries compares package ratelimit with other libraries that limit rates in a Go program: what a decision
+// costs, and whether they admit too much when many goroutines ask at once. docs/contributing/libraries.md has the
+// figures.
 package libraries
 
 import (

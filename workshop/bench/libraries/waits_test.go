@@ -18,7 +18,8 @@ import (
 // wait returns when the caller may do one thing.
 type wait = func() error
 
-// waiters are the libraries whose callers can wait; none passes two at once. decisions is how often a limiter was asked.
+// waiters are the libraries whose callers can wait; none passes two at once. decisions is how often a limiter was
+// asked.
 var waiters = []struct {
 	name string
 	open func(b *testing.B, aSecond int, decisions *atomic.Int64) wait
@@ -53,7 +54,8 @@ func (c counted) Decided(context.Context, *limits.Request, *limits.Decision, err
 	c.decisions.Add(1)
 }
 
-// Workers call something that allows 100 a second, for five seconds: how much of that do they get, and how long does the unluckiest wait?
+// Workers call something that allows 100 a second, for five seconds: how much of that do they get, and how long does
+// the unluckiest wait?
 func BenchmarkWaitOfWorkers(b *testing.B) {
 	for _, workers := range []int{1, 2, 5, 20} {
 		for _, l := range waiters {

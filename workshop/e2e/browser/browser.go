@@ -65,8 +65,8 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 // Close ends the Chromium, if a test opened one. TestMain calls it.
 var Close = func() {}
 
-// Open opens a page in a profile of its own. Where there is no Chromium the test is skipped. In CI it fails instead, because a
-// skipped test would go unnoticed.
+// Open opens a page in a profile of its own. Where there is no Chromium the test is skipped. In CI it fails instead,
+// because a skipped test would go unnoticed.
 func Open(t *testing.T) *Browser {
 	t.Helper()
 	all, err := chromium()
@@ -205,9 +205,10 @@ func (b *Browser) Paint(t *testing.T, scheme string) {
 // PaintAs is like Paint, for a medium such as print; empty: the screen.
 func (b *Browser) PaintAs(t *testing.T, scheme, media string) {
 	t.Helper()
-	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: media, Features: []*emulation.MediaFeature{
-		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-	}})
+	call(t, b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Media: media,
+		Features: []*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+		}})
 	b.settle(t)
 }
 

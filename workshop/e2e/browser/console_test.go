@@ -256,8 +256,8 @@ var consolePages = []struct{ name, hash, text string }{
 	{"try", "#/try?domain=shop&k=tenant&v=acme&k=path&v=%2Fsearch%2Fshoes", "It matches"},
 }
 
-// Every page works under load, wide and narrow, light and dark: it loads nothing from elsewhere, breaks no rule of its policy, and
-// fits the window. go test -run Console -update takes the pictures of the documentation.
+// Every page works under load, wide and narrow, light and dark: it loads nothing from elsewhere, breaks no rule of its
+// policy, and fits the window. go test -run Console -update takes the pictures of the documentation.
 func TestConsolePages(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": consoleRules, "partners.yaml": brokenRules})
 	c.load(t)
@@ -273,7 +273,8 @@ func TestConsolePages(t *testing.T) {
 			}
 			c.fits(t, p.name+"-"+view.name, view.width)
 			c.accessible(t, p.name+", "+view.name)
-			if *update && view.name == "wide" && !slices.Contains([]string{"now", "overrides", "shares", "fleet"}, p.name) { // taken below, and by other tests
+			// taken below, and by other tests
+			if *update && view.name == "wide" && !slices.Contains([]string{"now", "overrides", "shares", "fleet"}, p.name) {
 				save(t, "console-"+p.name+".png", c.Picture(t, view.width, view.height))
 			}
 		}
@@ -324,7 +325,8 @@ func TestSoakConsoleIsQuick(t *testing.T) {
 	}
 }
 
-// firstPage visits the first page, checks how many bytes it takes, and returns after how many milliseconds it has them all.
+// firstPage visits the first page, checks how many bytes it takes, and returns after how many milliseconds it has them
+// all.
 func firstPage(t *testing.T, c *console) float64 {
 	t.Helper()
 	c.Visit(t, "about:blank", "body")
@@ -341,7 +343,8 @@ func firstPage(t *testing.T, c *console) float64 {
 	return spent.Millis
 }
 
-// The page of rules says which rules were never hit, and which share of its hits a rule denies. A rule in shadow mode denies none.
+// The page of rules says which rules were never hit, and which share of its hits a rule denies. A rule in shadow mode
+// denies none.
 func TestConsoleRulesWork(t *testing.T) {
 	c := openConsole(t, slowRules)
 	for range 40 {
@@ -438,7 +441,8 @@ func TestConsoleShowsYAML(t *testing.T) {
 	c.quiet(t, "the server responded with a status of")
 }
 
-// Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts in JSON.
+// Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts
+// in JSON.
 func TestConsoleComparesNumbers(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
 descriptors:
@@ -454,8 +458,8 @@ descriptors:
 // counters are the rows of the table of counters, as "entries: used".
 const counters = `[...document.querySelectorAll('[aria-label="Table: Counters"] tbody tr')].map(r => r.querySelector("th .name").innerText + ": " + r.querySelectorAll("td")[3].innerText).join("; ")`
 
-// The page of a customer lists all counters in use that have its value, and says in one sentence which of them deny: never that all is
-// well while one does. Each leads to its own page, and can be reset.
+// The page of a customer lists all counters in use that have its value, and says in one sentence which of them deny:
+// never that all is well while one does. Each leads to its own page, and can be reset.
 func TestConsoleCustomer(t *testing.T) {
 	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 43, "tenant", "acme")
@@ -518,7 +522,8 @@ func TestConsoleSaysHowLongAResetLasts(t *testing.T) {
 	c.load(t)
 	c.page(t, customer, "Denied")
 	c.until(t, `document.querySelector('[aria-label="Table: Counters"] tbody td:nth-of-type(3)').innerText !== "–"`)
-	for text, deadline := "", time.Now().Add(servicetest.Patience); !strings.Contains(text, "They keep sending "); text = c.text(t) { // two looks must have differed
+	// two looks must have differed
+	for text, deadline := "", time.Now().Add(servicetest.Patience); !strings.Contains(text, "They keep sending "); text = c.text(t) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the page shows\n%s", text)
 		}
@@ -530,7 +535,8 @@ func TestConsoleSaysHowLongAResetLasts(t *testing.T) {
 	c.quiet(t)
 }
 
-// One box finds a customer by a value: under which rules it counts, and what is used of each. So does the list of the busiest customers.
+// One box finds a customer by a value: under which rules it counts, and what is used of each. So does the list of the
+// busiest customers.
 func TestConsoleFindsCustomer(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": slowRules["shop.yaml"], "sms.yaml": `domain: sms
 descriptors:
@@ -589,8 +595,8 @@ descriptors:
 	c.quiet(t)
 }
 
-// Customers are found where their addresses are grouped, and where the case of letters does not matter: by what they are called, and
-// from the list of the busiest.
+// Customers are found where their addresses are grouped, and where the case of letters does not matter: by what they
+// are called, and from the list of the busiest.
 func TestConsoleFindsGroupedCustomers(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
 descriptors:
@@ -619,7 +625,8 @@ descriptors:
 	c.quiet(t)
 }
 
-// A name breaks after dots and slashes, and not inside of a word. The tab of quota buckets is there where they are used.
+// A name breaks after dots and slashes, and not inside of a word. The tab of quota buckets is there where they are
+// used.
 func TestConsoleBreaksNames(t *testing.T) {
 	path := "/partners/warehouses/deliveries/international/statements"
 	c := openConsole(t, map[string]string{"shop.yaml": "domain: shop\ndescriptors:\n  - {key: " + path + ", rate_limit: {unit: day, requests_per_unit: 1}}\n"})
@@ -650,8 +657,8 @@ func TestConsoleBreaksNames(t *testing.T) {
 	c.quiet(t)
 }
 
-// When the server no longer accepts its token, the page shows nothing new and asks for a token; with another token it continues. When
-// the process ends, the page marks its numbers as stale.
+// When the server no longer accepts its token, the page shows nothing new and asks for a token; with another token it
+// continues. When the process ends, the page marks its numbers as stale.
 func TestConsoleLosesToken(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": consoleRules})
 	c.page(t, customer, "reset in")
@@ -734,7 +741,8 @@ func TestConsoleWithManyRules(t *testing.T) {
 	c := openConsole(t, map[string]string{"big.yaml": rules.String()})
 	began := time.Now()
 	c.page(t, "#/rules", "100,000, hits")
-	if rows := browser.Ask[int](t, c.Browser, `document.querySelectorAll("tbody tr").length`); rows != 101 { // including the rule of the file
+	// including the rule of the file
+	if rows := browser.Ask[int](t, c.Browser, `document.querySelectorAll("tbody tr").length`); rows != 101 {
 		t.Errorf("%d rows", rows)
 	}
 	c.push(t, "Next")
@@ -745,7 +753,8 @@ func TestConsoleWithManyRules(t *testing.T) {
 	c.quiet(t)
 }
 
-// Names that clients and authors of rules choose are shown as text, even if they look like HTML. Long ones are cut, and invisible characters seen.
+// Names that clients and authors of rules choose are shown as text, even if they look like HTML. Long ones are cut, and
+// invisible characters seen.
 func TestConsoleHostileNames(t *testing.T) {
 	long := strings.Repeat("x", 60<<10)
 	evil := []string{"<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "\x1b[31mred\x1b[0m", "a\u202egpj.exe", long, "javascript:alert(3)"}

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
 )
 
-// The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry that another
-// program wrote. While Redis is unreachable, it shows what it last knew.
+// The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry
+// that another program wrote. While Redis is unreachable, it shows what it last knew.
 func TestConsoleFleet(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -37,7 +37,8 @@ func TestConsoleFleet(t *testing.T) {
 	c.page(t, "#/fleet", "4 live, 0 gone, 0 stopped")
 	c.shows(t, "1 has other rules than most.")
 	c.until(t, `document.querySelectorAll("table")[0].querySelectorAll("tbody tr").length === 4`)
-	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`) // denied per second
+	// denied per second
+	c.until(t, `[...document.querySelectorAll("td.n.bad")].some(cell => parseFloat(cell.innerText) > 0)`)
 
 	c.page(t, "#/now", ", 1 of 4. Together they pass ")
 	c.page(t, "#/fleet", "4 live")
@@ -70,7 +71,8 @@ func TestConsoleFleet(t *testing.T) {
 	}
 	for name, text := range map[string]string{"00000000000000ff": said, "00000000000000fe": `{"host":"<b>"}`} {
 		admin.Set(t.Context(), "{fleet}:"+name, text, 0)
-		admin.Append(t.Context(), "ratelimitd-processes", fmt.Sprintf("%s %d\n", name, now.UnixMilli()+9000)) // it stays for 19 s
+		// it stays for 19 s
+		admin.Append(t.Context(), "ratelimitd-processes", fmt.Sprintf("%s %d\n", name, now.UnixMilli()+9000))
 	}
 	c.shows(t, "<img src=x")
 	c.shows(t, "not understood")

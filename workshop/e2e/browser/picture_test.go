@@ -129,7 +129,8 @@ func failing(t *testing.T, program string, args ...string) string {
 	return string(said)
 }
 
-// labelled adds the text that a picture shows to its metadata. The pixels cannot be compared: they differ between machines.
+// labelled adds the text that a picture shows to its metadata. The pixels cannot be compared: they differ between
+// machines.
 func labelled(picture []byte, source string) []byte {
 	const header = 8 + 4 + 4 + 13 + 4 // the signature and the first chunk
 	body := append([]byte("tEXtSource\x00"), source...)

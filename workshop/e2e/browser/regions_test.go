@@ -23,7 +23,8 @@ descriptors:
   - {key: login, rate_limit: {unit: minute, requests_per_unit: 5, regions: {home: hash}}}
 `
 
-// The page of regions shows which are down and why, how far they are, and whose rules differ. Without a region it is not in the navigation.
+// The page of regions shows which are down and why, how far they are, and whose rules differ. Without a region it is
+// not in the navigation.
 func TestConsoleRegions(t *testing.T) {
 	b := browser.Open(t)
 	tree, errs := config.Compile([]config.File{{Name: "shop.yaml", Data: []byte(regionRules)}}, config.CompileOptions{})

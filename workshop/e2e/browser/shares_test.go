@@ -35,7 +35,8 @@ func (h heldShares) Shares(_ time.Time, domain string, where []descriptor.Entry,
 
 func (h heldShares) Buckets() int { return len(h) }
 
-// bucketsOf are buckets as a busy process has them: one with many clients, one whose names would be HTML, and many small ones.
+// bucketsOf are buckets as a busy process has them: one with many clients, one whose names would be HTML, and many
+// small ones.
 func bucketsOf(now time.Time) heldShares {
 	held := func(client string, perSecond float64) assigner.HeldShare {
 		return assigner.HeldShare{
@@ -68,7 +69,8 @@ func bucketsOf(now time.Time) heldShares {
 	return all
 }
 
-// The page of shares shows who holds what of each bucket, and finds buckets by their entries. Names are shown as text, even if they look like HTML.
+// The page of shares shows who holds what of each bucket, and finds buckets by their entries. Names are shown as text,
+// even if they look like HTML.
 func TestConsoleShares(t *testing.T) {
 	b := browser.Open(t)
 	tokens := t.TempDir() + "/tokens"
@@ -96,7 +98,8 @@ func TestConsoleShares(t *testing.T) {
 	c.Origin = "http://" + s.DebugAddr.String()
 	c.Visit(t, c.Origin+"/console/#/shares", "h1")
 	c.giveToken(t)
-	c.shows(t, "20 of 32 buckets, those with most demand first, with the clients of edge-1 only.") // the only domain needs no choice
+	// the only domain needs no choice
+	c.shows(t, "20 of 32 buckets, those with most demand first, with the clients of edge-1 only.")
 	c.shows(t, "The clients hold 616/s, burst 1,232, of 1,000/s, burst 2,000. 2 replicas share the limit; this one has 620/s, burst 1,240.")
 	c.until(t, `document.querySelector('[role="img"][aria-label="31.0 % of the limit"] rect').getAttribute("width") === "31"`)
 	for _, text := range []string{"5/day", "everything", "no rule matches", "Demand of 1 client: 3.0/s"} {

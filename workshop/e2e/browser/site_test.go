@@ -112,8 +112,9 @@ func sitePictures(t *testing.T) string {
 	return pictures
 }
 
-// Every page of the site opens without an error or a request to elsewhere, wide and narrow, light and dark. It fits the window, its images
-// are there, and of the bar's entries exactly one is active. The pictures are in .tools/site/pictures.
+// Every page of the site opens without an error or a request to elsewhere, wide and narrow, light and dark. It fits the
+// window, its images are there, and of the bar's entries exactly one is active. The pictures are in
+// .tools/site/pictures.
 func TestSiteInBrowser(t *testing.T) {
 	pages := builtPages(t)
 	b := openSite(t)
@@ -145,7 +146,8 @@ func TestSiteInBrowser(t *testing.T) {
 	b.Quiet(t)
 }
 
-// At every width with a bar, its entries, the switch of the theme and the link to the repository can be clicked, or are in a menu that can.
+// At every width with a bar, its entries, the switch of the theme and the link to the repository can be clicked, or are
+// in a menu that can.
 func TestSiteBarFits(t *testing.T) {
 	builtPages(t)
 	b := openSite(t)
@@ -217,8 +219,8 @@ const widest = `[...document.querySelectorAll(".vp-doc *")].filter(e => !e.close
 	.map(e => [e.getBoundingClientRect().right, e]).sort((a, b) => b[0] - a[0]).slice(0, 1)
 	.map(([right, e]) => e.tagName + " " + e.innerText.slice(0, 80)).join()`
 
-// searchFor types words into the search and waits, for at most ten seconds, until the results are those of the words: the search first shows
-// none for a text that nothing matches.
+// searchFor types words into the search and waits, for at most ten seconds, until the results are those of the words:
+// the search first shows none for a text that nothing matches.
 const searchFor = `(async () => {
 	const words = %q, until = Date.now() + 10000;
 	const some = async (look) => {

@@ -1,7 +1,8 @@
-// Package build makes what the tests of this module start: ratelimitd, and its module for Envoy, from the sources as they are.
+// Package build makes what the tests of this module start: ratelimitd, and its module for Envoy, from the sources as
+// they are.
 //
-// Tests build it once, in TestMain, into a directory of their own. Where the tests run with the race detector, so does the
-// program.
+// Tests build it once, in TestMain, into a directory of their own. Where the tests run with the race detector, so does
+// the program.
 package build
 
 import (
@@ -39,14 +40,15 @@ func build(dir string, args []string, env ...string) error {
 	return nil
 }
 
-// EnvoyModule builds the module for Envoy into a directory, where Envoy finds it under the name ratelimitd. flags are more flags for
-// the C compiler.
+// EnvoyModule builds the module for Envoy into a directory, where Envoy finds it under the name ratelimitd. flags are
+// more flags for the C compiler.
 func EnvoyModule(folder string, flags ...string) error {
 	sources, err := root()
 	if err != nil {
 		return err
 	}
-	return build(filepath.Join(sources, "envoymodule"), []string{"-buildmode=c-shared", "-o", filepath.Join(folder, "libratelimitd.so"), "."},
+	return build(filepath.Join(sources, "envoymodule"),
+		[]string{"-buildmode=c-shared", "-o", filepath.Join(folder, "libratelimitd.so"), "."},
 		"CGO_ENABLED=1", "CGO_CFLAGS="+strings.Join(append([]string{"-O2"}, flags...), " "))
 }
 
@@ -60,8 +62,8 @@ func root() (string, error) {
 	return root, readSources(root)
 }
 
-// readSources looks at every file that the programs are built from. go test remembers which files a test has looked at and
-// runs the test again when one of them changes; they are not linked into the tests, so nothing else would.
+// readSources looks at every file that the programs are built from. go test remembers which files a test has looked at
+// and runs the test again when one of them changes; they are not linked into the tests, so nothing else would.
 func readSources(root string) error {
 	for _, folder := range []string{"cmd", "envoymodule", "internal", "proto", "go.mod", "go.sum"} {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {

@@ -117,8 +117,8 @@ type example struct {
 	folder string
 }
 
-// run runs the example once. It has a variable for the address, and returns what the example prints, its log and its exit
-// code.
+// run runs the example once. It has a variable for the address, and returns what the example prints, its log and its
+// exit code.
 func (e example) run(t *testing.T, address string, env []string, args ...string) (out, log string, code int) {
 	t.Helper()
 	if e.name == "rust" {
@@ -181,8 +181,8 @@ func (e example) patiently(t *testing.T, address string) {
 	}
 }
 
-// noAnswer is what an example prints without an answer. The libraries have their own words for the reason. Where the service
-// hangs, the reason must be the deadline: without one, keepalive ends the call much later.
+// noAnswer is what an example prints without an answer. The libraries have their own words for the reason. Where the
+// service hangs, the reason must be the deadline: without one, keepalive ends the call much later.
 const (
 	noAnswer = `(?i)^not limited: (unavailable|deadline_?exceeded|cancelled|unknown): .`
 	tooLate  = `(?i)^not limited: (deadline_?exceeded: .|cancelled: timeout expired)`

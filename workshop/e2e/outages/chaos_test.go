@@ -15,10 +15,11 @@ import (
 
 // chaos is a failure of Redis, or of the network to it, while the service runs.
 type chaos struct {
-	name    string
-	on      func(*testing.T) topology
-	env     map[string]string // of the service, beyond the address of Redis
-	happens func(*trial)      // returns at the end of the failure; records in the trial when Redis is back and what it forgot
+	name string
+	on   func(*testing.T) topology
+	env  map[string]string // of the service, beyond the address of Redis
+	// returns at the end of the failure; records in the trial when Redis is back and what it forgot
+	happens func(*trial)
 
 	long  time.Duration // how long the outage lasts in the long form, if it has its own length
 	felt  bool          // Redis does not answer some calls
@@ -177,8 +178,8 @@ var chaoses = []chaos{
 	}},
 }
 
-// drawn is faults that follow each other as a seed says: of the network, of Redis and of a replica. CHAOS_SEED sets the seed, and make
-// soak tries new ones. What the load does in between is not the same in another run.
+// drawn is faults that follow each other as a seed says: of the network, of Redis and of a replica. CHAOS_SEED sets the
+// seed, and make soak tries new ones. What the load does in between is not the same in another run.
 func drawn(s *trial) {
 	seed, err := strconv.ParseUint(os.Getenv("CHAOS_SEED"), 10, 64)
 	switch {

@@ -37,7 +37,8 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	client := redisconntest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	if err := store.Ping(t.Context()); err != nil { // finds out what is behind the address, which needs a connection for a moment
+	// finds out what is behind the address, which needs a connection for a moment
+	if err := store.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := takeOne(t.Context(), store, "k"); err != nil { // loads the script

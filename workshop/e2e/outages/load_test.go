@@ -20,8 +20,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// The limits are small enough to be reached in a trial, over a window in which no hit returns. A longer trial multiplies
-// them by a factor.
+// The limits are small enough to be reached in a trial, over a window in which no hit returns. A longer trial
+// multiplies them by a factor.
 const (
 	fewHits    = 20
 	hotHits    = 150
@@ -184,8 +184,8 @@ func (l *load) watch(ctx context.Context) {
 	}
 }
 
-// call calls one process and enters the answer in the ledger. It returns whether Redis decided, and whether the call was
-// admitted. If tallied is set, the call counts as part of the load.
+// call calls one process and enters the answer in the ledger. It returns whether Redis decided, and whether the call
+// was admitted. If tallied is set, the call counts as part of the load.
 func (l *load) call(process int, c *counter, tallied bool) (served, admitted bool) {
 	l.gate.RLock()
 	defer l.gate.RUnlock()

@@ -40,8 +40,8 @@ func runTests(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// startProcess starts the service on free ports and waits until it listens. Its environment is env and nothing else. It stops at the
-// end of the test.
+// startProcess starts the service on free ports and waits until it listens. Its environment is env and nothing else. It
+// stops at the end of the test.
 func startProcess(t *testing.T, env map[string]string, args ...string) *servicetest.Process {
 	t.Helper()
 	cmd := exec.Command(ratelimitd, args...)

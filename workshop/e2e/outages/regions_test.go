@@ -34,7 +34,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1200, regions: {home: eu}}
 `
 
-// world is three regions with two replicas and a Redis each. Between two regions is a proxy for each direction of questions.
+// world is three regions with two replicas and a Redis each. Between two regions is a proxy for each direction of
+// questions.
 type world struct {
 	t       *testing.T
 	names   []string
@@ -209,8 +210,8 @@ func (w *world) while(d time.Duration) func() {
 	}
 }
 
-// Three regions of real processes, 80 ms apart, never admit more than the limit, whatever happens to one of them, but for a home that loses its
-// data; and all of it can be used when they are whole again.
+// Three regions of real processes, 80 ms apart, never admit more than the limit, whatever happens to one of them, but
+// for a home that loses its data; and all of it can be used when they are whole again.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, rulesOfRegions)
@@ -282,7 +283,8 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// A replica of the home that has stopped, but keeps its connections, costs the other regions a second or two: the other replica answers then.
+// A replica of the home that has stopped, but keeps its connections, costs the other regions a second or two: the other
+// replica answers then.
 func TestHomeReplicaHangs(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, rulesOfRegions)

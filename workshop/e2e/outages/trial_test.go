@@ -105,8 +105,8 @@ func startTrial(t *testing.T, c *chaos, p pace) *trial {
 	return s
 }
 
-// hold lets the load continue for a while. If the failure must be felt, it waits until every on_error has answered, which
-// takes longer on a busy machine. Then health must be green.
+// hold lets the load continue for a while. If the failure must be felt, it waits until every on_error has answered,
+// which takes longer on a busy machine. Then health must be green.
 func (s *trial) hold(d time.Duration) {
 	s.t.Helper()
 	<-time.After(d)
@@ -132,8 +132,8 @@ func (s *trial) back() {
 // recovery is how soon after Redis the service must be back.
 const recovery = 2 * time.Second
 
-// forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits admitted before
-// and missing there may be admitted again. It waits until no call is in flight.
+// forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits admitted
+// before and missing there may be admitted again. It waits until no call is in flight.
 func (s *trial) forget(servers ...*redistest.Server) {
 	s.t.Helper()
 	s.forgot = true
@@ -256,7 +256,8 @@ func (c *chaos) try(t *testing.T, p pace) result {
 				t.Errorf("no call was answered by on_error: %s", how)
 			}
 		}
-	} else if c.exact && slow < s.timeout/2 && len(tally.seen) > 0 { // a machine without a turn for Redis cannot answer in time
+	} else if c.exact && slow < s.timeout/2 && len(tally.seen) > 0 {
+		// a machine without a turn for Redis cannot answer in time
 		t.Errorf("calls were not answered by Redis: %v; the last error is %v", tally.seen, s.load.lastError.Load())
 	}
 	t.Logf("the longest of %d calls took %s, for %s; Redis answered %d, on_error %v; served again within %s",

@@ -47,7 +47,8 @@ type changed struct {
 
 // changes makes all changes of a package.
 func changes(dir string) (*changed, error) {
-	c := &changed{files: make(map[string][]byte), fset: token.NewFileSet(), info: &types.Info{Types: make(map[ast.Expr]types.TypeAndValue)}}
+	c := &changed{files: make(map[string][]byte), fset: token.NewFileSet(),
+		info: &types.Info{Types: make(map[ast.Expr]types.TypeAndValue)}}
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, err
@@ -148,7 +149,8 @@ func (c *changed) text(from, to token.Pos) string {
 // add notes a change, and returns its number.
 func (c *changed) add(at token.Pos, text, by string) int {
 	p := c.fset.Position(at)
-	m := mutant{len(c.mutants) + 1, fmt.Sprintf("%s:%d:%d", filepath.Base(p.Filename), p.Line, p.Column), text, by, "", nil}
+	m := mutant{len(c.mutants) + 1, fmt.Sprintf("%s:%d:%d", filepath.Base(p.Filename), p.Line, p.Column), text, by, "",
+		nil}
 	c.mutants = append(c.mutants, m)
 	return m.number
 }
@@ -251,7 +253,8 @@ func (c *changed) statement(s ast.Stmt) (string, bool) {
 	if a, ok := s.(*ast.AssignStmt); ok && (a.Tok == token.ADD_ASSIGN || a.Tok == token.SUB_ASSIGN) {
 		other := map[token.Token]string{token.ADD_ASSIGN: "-=", token.SUB_ASSIGN: "+="}[a.Tok]
 		second := c.add(a.TokPos, a.Tok.String(), other)
-		return fmt.Sprintf("switch mutantChosen { case %d:\ncase %d: %s %s %s\ndefault: %s }", number, second, c.text(a.Lhs[0].Pos(), a.Lhs[0].End()), other,
+		return fmt.Sprintf("switch mutantChosen { case %d:\ncase %d: %s %s %s\ndefault: %s }", number, second,
+			c.text(a.Lhs[0].Pos(), a.Lhs[0].End()), other,
 			c.text(a.Rhs[0].Pos(), a.Rhs[0].End()), c.render(s)), true
 	}
 	return fmt.Sprintf("if mutantChosen != %d { %s }", number, c.render(s)), true
@@ -260,7 +263,8 @@ func (c *changed) statement(s ast.Stmt) (string, bool) {
 // instead lists what an operator becomes.
 var instead = map[token.Token][]token.Token{
 	token.ADD: {token.SUB}, token.SUB: {token.ADD}, token.MUL: {token.QUO}, token.QUO: {token.MUL}, token.REM: {token.MUL},
-	token.LSS: {token.LEQ, token.GEQ}, token.LEQ: {token.LSS, token.GTR}, token.GTR: {token.GEQ, token.LEQ}, token.GEQ: {token.GTR, token.LSS},
+	token.LSS: {token.LEQ, token.GEQ}, token.LEQ: {token.LSS, token.GTR}, token.GTR: {token.GEQ, token.LEQ},
+	token.GEQ: {token.GTR, token.LSS},
 	token.EQL: {token.NEQ}, token.NEQ: {token.EQL}, token.LAND: {token.LOR}, token.LOR: {token.LAND},
 }
 
@@ -322,7 +326,8 @@ func (c *changed) expression(e ast.Expr) (string, bool) {
 	case *ast.CallExpr:
 		if f, ok := e.Fun.(*ast.Ident); ok && (f.Name == "min" || f.Name == "max") {
 			for i := range e.Args {
-				other(e.Args[i].Pos(), own, c.text(e.Args[i].Pos(), e.Args[i].End()), typ+"("+c.text(e.Args[i].Pos(), e.Args[i].End())+")")
+				other(e.Args[i].Pos(), own, c.text(e.Args[i].Pos(), e.Args[i].End()),
+					typ+"("+c.text(e.Args[i].Pos(), e.Args[i].End())+")")
 			}
 		} else if isBool(t.Type) {
 			other(e.Pos(), own, "!"+own, "!"+own)

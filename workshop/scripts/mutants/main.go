@@ -1,14 +1,15 @@
-// Mutants changes one thing after another in a package, such as an operator, a condition, a constant or a statement, and lists the changes
-// that the tests of the package do not notice.
+// Mutants changes one thing after another in a package, such as an operator, a condition, a constant or a statement,
+// and lists the changes that the tests of the package do not notice.
 //
 //	go run ./workshop/scripts/mutants ./internal/lending/lease
 //	go run ./workshop/scripts/mutants ./internal/lending/quota ./internal/lending/quota/assigner
 //
 // Further packages are not changed, but their tests run too.
 //
-// The tests are built once, with all changes in them; a variable of the environment says which one applies. A change of a constant of the
-// package needs a build of its own. A test that does not end counts as noticed.
-// gremlins 0.6 is maintained, but builds every change (46 in 67 s, in a package of 170 lines), and changes no constant and no statement.
+// The tests are built once, with all changes in them; a variable of the environment says which one applies. A change of
+// a constant of the package needs a build of its own. A test that does not end counts as noticed. gremlins 0.6 is
+// maintained, but builds every change (46 in 67 s, in a package of 170 lines), and changes no constant and no
+// statement.
 package main
 
 import (
@@ -98,7 +99,8 @@ func run(dir string, tested []string) error {
 	}
 	close(work)
 	group.Wait()
-	fmt.Printf("%d of %d changes are noticed: %.1f %%\n", noticed, noticed+missed, 100*float64(noticed)/float64(noticed+missed))
+	fmt.Printf("%d of %d changes are noticed: %.1f %%\n", noticed, noticed+missed,
+		100*float64(noticed)/float64(noticed+missed))
 	return nil
 }
 

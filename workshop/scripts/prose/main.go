@@ -1,9 +1,9 @@
 // Command prose checks the English of everything that users and developers read: the docs, help texts, log lines and
 // error messages, metric descriptions, alerts, dashboards and comments. `make prose` runs it.
 //
-// The rules are in .vale; the linter is Vale, pinned in workshop/tools/prose. Vale reads Markdown and the comments of Go files
-// itself. Texts within Go strings, YAML and JSON are written to Markdown files of the same name and line numbers first,
-// so that a finding names the place to change.
+// The rules are in .vale; the linter is Vale, pinned in workshop/tools/prose. Vale reads Markdown and the comments of
+// Go files itself. Texts within Go strings, YAML and JSON are written to Markdown files of the same name and line
+// numbers first, so that a finding names the place to change.
 package main
 
 import (
@@ -77,7 +77,8 @@ func tracked(ctx context.Context) ([]string, error) {
 	}
 	return slices.DeleteFunc(strings.Fields(string(listed)), func(name string) bool {
 		_, err := os.Stat(name) // a file may be deleted and not yet committed
-		return err != nil || strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go") || strings.HasSuffix(name, ".connect.go")
+		return err != nil || strings.Contains(name, "testdata/") || strings.HasSuffix(name, ".pb.go") ||
+			strings.HasSuffix(name, ".connect.go")
 	}), nil
 }
 
@@ -88,7 +89,8 @@ func vale(ctx context.Context, dir string, files []string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Stdout, cmd.Stderr = &output, &problems
 	err := cmd.Run()
-	if failed, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || failed.ExitCode() != 1 || output.Len() == 0) {
+	if failed, ok := errors.AsType[*exec.ExitError](err); err != nil &&
+		(!ok || failed.ExitCode() != 1 || output.Len() == 0) {
 		return nil, fmt.Errorf("run vale: %w\n%s%s", err, output.String(), problems.String())
 	}
 	var findings []string

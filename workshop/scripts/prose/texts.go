@@ -63,8 +63,8 @@ func inLines(name string, expression *regexp.Regexp) ([]text, error) {
 	return found, nil
 }
 
-// inGo returns the strings of a Go file that read like a sentence: four words or more, on one line. Of struct tags it is the
-// help text.
+// inGo returns the strings of a Go file that read like a sentence: four words or more, on one line. Of struct tags it
+// is the help text.
 func inGo(name string) ([]text, error) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, name, nil, 0)

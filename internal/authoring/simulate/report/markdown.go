@@ -49,7 +49,8 @@ func WriteMarkdown(to io.Writer, r *simulate.Report, o MarkdownOptions) error {
 	for _, s := range r.Warnings {
 		w.line("> **Warning:** %s\n", code(s))
 	}
-	w.line("%s of %s, %s. Rules of %s%s.%s", counted(r.Requests, "request"), codes(r.Logs), span(r), code(r.Rules), compared(r), unused(r))
+	w.line("%s of %s, %s. Rules of %s%s.%s", counted(r.Requests, "request"), codes(r.Logs), span(r), code(r.Rules),
+		compared(r), unused(r))
 	return w.Flush()
 }
 
@@ -157,7 +158,8 @@ func (w *markdownWriter) newlyPassed(r *simulate.Report) {
 }
 
 // eachCustomer writes a row for each customer with a count, and the limit that denied it most.
-func (w *markdownWriter) eachCustomer(r *simulate.Report, counted func(*simulate.Customer) (int64, []simulate.DeniedBy)) {
+func (w *markdownWriter) eachCustomer(r *simulate.Report,
+	counted func(*simulate.Customer) (int64, []simulate.DeniedBy)) {
 	n := 0
 	for i := range r.Customers.Rows {
 		c := &r.Customers.Rows[i]
@@ -196,7 +198,8 @@ func (w *markdownWriter) rules(r *simulate.Report) {
 		for i, l := range now.Limits {
 			limits[i] = code(rate(l.Name, l.Limit, l.Burst))
 		}
-		cells := []string{name, strings.Join(limits, "<br>"), number(now.Requests), number(now.Denied), percent(now.Denied, now.Requests)}
+		cells := []string{name, strings.Join(limits, "<br>"), number(now.Requests), number(now.Denied),
+			percent(now.Denied, now.Requests)}
 		if r.Old != nil {
 			old := int64(0)
 			if rule.Old != nil {
@@ -212,7 +215,8 @@ func (w *markdownWriter) rules(r *simulate.Report) {
 		for i := range names {
 			names[i] = r.Unreached[i]
 		}
-		w.line("%s reached by no request: %s%s\n", counted(int64(n), "rule"), codes(names), strings.Repeat(", ...", min(1, n-len(names))))
+		w.line("%s reached by no request: %s%s\n", counted(int64(n), "rule"), codes(names),
+			strings.Repeat(", ...", min(1, n-len(names))))
 	}
 	w.line("</details>\n")
 }
@@ -237,9 +241,9 @@ func first(by []simulate.DeniedBy) (rule, limit string) {
 // maxShown is how many characters of a text are shown in Markdown: comments on GitHub have at most 65,536 in all.
 const maxShown = 80
 
-// code writes a text that comes from a log or a rule file as code, in which nothing has a meaning: no mention, link, HTML or
-// column. A text with a backtick or a vertical bar cannot stand between backticks in a table, so it is written with character
-// references, which never have a meaning either.
+// code writes a text that comes from a log or a rule file as code, in which nothing has a meaning: no mention, link,
+// HTML or column. A text with a backtick or a vertical bar cannot stand between backticks in a table, so it is written
+// with character references, which never have a meaning either.
 func code(s string) string {
 	s = clip(terminal.Clean(s), maxShown)
 	if strings.TrimSpace(s) == "" {

@@ -90,7 +90,8 @@ func rate(name, limit, burst string) string {
 	return text + ", burst " + burst
 }
 
-// mostly returns the limit that denied a customer most. With two directories it prefers the one that newly denied it most.
+// mostly returns the limit that denied a customer most. With two directories it prefers the one that newly denied it
+// most.
 func mostly(c *simulate.Customer, most int) string {
 	switch {
 	case len(c.NewlyDeniedBy) > 0:

@@ -38,7 +38,8 @@ func WriteText(to io.Writer, r *simulate.Report, o TextOptions) error {
 		o.Top = 10
 	}
 	w := &textWriter{terminal.NewWriter(to, o.Color), o.Top, o.Narrow}
-	w.Line("%s of %s, %s", w.Paint(terminal.Bold, counted(r.Requests, "request")), terminal.Clean(strings.Join(r.Logs, ", ")), span(r))
+	w.Line("%s of %s, %s", w.Paint(terminal.Bold, counted(r.Requests, "request")),
+		terminal.Clean(strings.Join(r.Logs, ", ")), span(r))
 	w.lines(r)
 	if r.Overrides != "" {
 		w.Line("%s decided with the overrides of %s", counted(r.New.Overridden, "request"), terminal.Clean(r.Overrides))
@@ -140,7 +141,8 @@ func (w *textWriter) table(columns []column, rows [][]string) {
 
 func (w *textWriter) sides(r *simulate.Report) {
 	columns := []column{
-		{title: "rules of", text: true}, {title: "allowed", color: terminal.Green}, {title: "denied", color: terminal.Red}, {title: "share"},
+		{title: "rules of", text: true}, {title: "allowed", color: terminal.Green}, {title: "denied", color: terminal.Red},
+		{title: "share"},
 		{title: "not enforced", color: terminal.Yellow}, {title: "no rule"}, {title: "failed", color: terminal.Red},
 	}
 	row := func(folder string, s *simulate.Side) []string {
@@ -170,9 +172,11 @@ func (w *textWriter) sides(r *simulate.Report) {
 }
 
 func (w *textWriter) rules(r *simulate.Report) {
-	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}, {title: "not enforced", color: terminal.Yellow}}
+	columns := []column{{title: "rule", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red},
+		{title: "share"}, {title: "not enforced", color: terminal.Yellow}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
+		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red},
+			column{title: "newly passed", color: terminal.Green})
 	}
 	var rows [][]string
 	for i := range r.ByRule[:min(w.top, len(r.ByRule))] {
@@ -190,7 +194,8 @@ func (w *textWriter) rules(r *simulate.Report) {
 		case rule.Shadow:
 			name += " (shadow mode)"
 		}
-		cells := []string{clip(name, w.most(60)), number(now.Requests), number(now.Denied), percent(now.Denied, now.Requests), number(now.NotEnforced)}
+		cells := []string{clip(name, w.most(60)), number(now.Requests), number(now.Denied), percent(now.Denied, now.Requests),
+			number(now.NotEnforced)}
 		if r.Old != nil {
 			old := int64(0)
 			if rule.Old != nil {
@@ -214,7 +219,8 @@ func (w *textWriter) rules(r *simulate.Report) {
 	}
 	if n := len(r.Unreached); n > 0 {
 		names := r.Unreached[:min(w.top, n)]
-		text := fmt.Sprintf("%s reached by no request: %s", counted(int64(n), "rule"), terminal.Clean(strings.Join(names, ", ")))
+		text := fmt.Sprintf("%s reached by no request: %s", counted(int64(n), "rule"),
+			terminal.Clean(strings.Join(names, ", ")))
 		if n > len(names) {
 			text += ", ..."
 		}
@@ -223,15 +229,18 @@ func (w *textWriter) rules(r *simulate.Report) {
 }
 
 func (w *textWriter) customers(r *simulate.Report) {
-	columns := []column{{title: "customer", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red}, {title: "share"}}
+	columns := []column{{title: "customer", text: true}, {title: "requests"}, {title: "denied", color: terminal.Red},
+		{title: "share"}}
 	if r.Old != nil {
-		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red}, column{title: "newly passed", color: terminal.Green})
+		columns = append(columns, column{title: "denied before"}, column{title: "newly denied", color: terminal.Red},
+			column{title: "newly passed", color: terminal.Green})
 	}
 	columns = append(columns, column{title: "denied most by", text: true})
 	var rows [][]string
 	for i := range r.Customers.Rows[:min(w.top, len(r.Customers.Rows))] {
 		c := &r.Customers.Rows[i]
-		cells := []string{clip(terminal.Clean(c.Customer), w.most(40)), number(c.Requests), number(c.Denied), percent(c.Denied, c.Requests)}
+		cells := []string{clip(terminal.Clean(c.Customer), w.most(40)), number(c.Requests), number(c.Denied),
+			percent(c.Denied, c.Requests)}
 		if r.Old != nil {
 			cells = append(cells, number(c.OldDenied), number(c.NewlyDenied), number(c.NewlyPassed))
 		}

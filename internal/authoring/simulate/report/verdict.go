@@ -30,11 +30,14 @@ func newVerdict(r *simulate.Report) verdict {
 	switch {
 	case r.New.NoRule+r.New.UnknownDomain == r.Requests:
 		v = verdict{title: "No request matches a rule", kind: "warn", sentences: [][]phrase{{
-			{"The rules match none of the " + counted(r.Requests, "request") + ", so this report says nothing about them. Compare the domain and the keys in the mapping with the rules.", plain},
+			{"The rules match none of the " + counted(r.Requests, "request") +
+				", so this report says nothing about them. Compare the domain and the keys in the mapping with the rules.", plain},
 		}}}
 	case r.New.Untried() == r.Requests:
 		v = verdict{title: "No limit is active", kind: "warn", sentences: [][]phrase{{
-			{"The rules match " + share(r, r.New.Inactive) + ", and none of their limits is active at the time of such a request, so this report says nothing about them. Compare the times of the log with `active` in the rules.", plain},
+			{"The rules match " + share(r, r.New.Inactive) +
+				", and none of their limits is active at the time of such a request, so this report says nothing about them. " +
+				"Compare the times of the log with `active` in the rules.", plain},
 		}}}
 	case r.Old == nil:
 		v = ofRules(r)
@@ -45,14 +48,16 @@ func newVerdict(r *simulate.Report) verdict {
 		v.sentences = append(v.sentences, []phrase{{"For " + counted(n, "request") + " no decision could be made.", plain}})
 	}
 	if r.Overrides != "" {
-		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are active: they decide ", plain}, {share(r, r.New.Overridden), strong}}
+		words := []phrase{{"The overrides of ", plain}, {r.Overrides, quoted}, {" are active: they decide ", plain},
+			{share(r, r.New.Overridden), strong}}
 		if r.Old != nil && r.Old.Overridden != r.New.Overridden {
 			words = append(words, phrase{", and " + number(r.Old.Overridden) + " with the old rules", plain})
 		}
 		v.sentences = append(v.sentences, append(words, phrase{".", plain}))
 	}
 	if n := r.New.NotEnforced; n > 0 {
-		v.sentences = append(v.sentences, []phrase{{counted(n, "request") + " went over a limit and passed, because the limit is not enforced.", plain}})
+		v.sentences = append(v.sentences, []phrase{{counted(n, "request") +
+			" went over a limit and passed, because the limit is not enforced.", plain}})
 	}
 	return v
 }
@@ -75,10 +80,14 @@ func ofRules(r *simulate.Report) verdict {
 			denied++
 		}
 	}
-	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Denied), strong}, {" of " + atLeast(r, denied) + ".", plain}}
+	sentence := []phrase{{"The rules deny ", plain}, {share(r, r.New.Denied), strong},
+		{" of " + atLeast(r, denied) + ".", plain}}
 	return verdict{
 		title: counted(denied, "customer") + " would be denied", kind: "bad",
-		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.Denied, c.DeniedBy })},
+		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) {
+			return c.Denied,
+				c.DeniedBy
+		})},
 	}
 }
 
@@ -92,16 +101,19 @@ func ofChange(r *simulate.Report) verdict {
 	}
 	var v verdict
 	if newly.Requests == 0 {
-		v = verdict{title: counted(passed.Customers, "customer") + " would be denied less often, nobody more often", kind: "good"}
+		v = verdict{title: counted(passed.Customers, "customer") + " would be denied less often, nobody more often",
+			kind: "good"}
 	} else {
 		v = verdict{title: counted(newly.Customers, "customer") + " would be newly denied", kind: "bad"}
 		v.sentences = append(v.sentences,
-			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong}, {" that pass today. They come from " + atLeast(r, newly.Customers) + ".", plain}},
+			[]phrase{{"The change denies ", plain}, {share(r, newly.Requests), strong},
+				{" that pass today. They come from " + atLeast(r, newly.Customers) + ".", plain}},
 			foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) { return c.NewlyDenied, c.NewlyDeniedBy }))
 	}
 	if passed.Requests > 0 {
 		v.sentences = append(v.sentences, []phrase{
-			{"It lets ", plain}, {share(r, passed.Requests), strong}, {" pass that are denied today. They come from " + atLeast(r, passed.Customers) + ".", plain},
+			{"It lets ", plain}, {share(r, passed.Requests), strong},
+			{" pass that are denied today. They come from " + atLeast(r, passed.Customers) + ".", plain},
 		})
 	} else {
 		v.sentences = append(v.sentences, []phrase{{"No request that is denied today would pass.", plain}})
@@ -121,7 +133,8 @@ func foremost(r *simulate.Report, of func(*simulate.Customer) (int64, []simulate
 	if most == nil {
 		return nil
 	}
-	words := []phrase{{"Most affected is ", plain}, {most.Customer, quoted}, {" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
+	words := []phrase{{"Most affected is ", plain}, {most.Customer, quoted},
+		{" with " + number(count) + " of its " + counted(most.Requests, "request"), plain}}
 	if len(by) > 0 {
 		words = append(words, phrase{", denied most by ", plain}, phrase{by[0].Rule, quoted})
 		if limit := rate(by[0].Name, by[0].Limit, by[0].Burst); limit != "" {

@@ -26,8 +26,8 @@ const (
 	mostAside = 5               // files that are kept after Redis has lost changes
 )
 
-// copies writes the copy of the overrides, and reads it at the start. It is a file of overrides in the form for programs, one on
-// each line, after a line with the position.
+// copies writes the copy of the overrides, and reads it at the start. It is a file of overrides in the form for
+// programs, one on each line, after a line with the position.
 type copies struct {
 	path string
 	log  *slog.Logger
@@ -93,7 +93,8 @@ func (c *copies) run() (stop func()) {
 		select {
 		case <-all:
 		case <-time.After(lastCopy):
-			c.log.Error("the last copy of the overrides is not written: is its file system on a network, and does not answer?", "file", c.path)
+			c.log.Error("the last copy of the overrides is not written: is its file system on a network, and does not answer?",
+				"file", c.path)
 		}
 	}
 }
@@ -112,7 +113,8 @@ func (c *copies) writeNext() {
 		c.log.Info("the copy of the overrides can be written again", "file", c.path)
 		c.failing = ""
 	case err != nil && err.Error() != c.failing:
-		c.log.Error("the copy of the overrides cannot be written: a start without Redis would have older ones, or none", "file", c.path, "error", err)
+		c.log.Error("the copy of the overrides cannot be written: a start without Redis would have older ones, or none",
+			"file", c.path, "error", err)
 		c.failing = err.Error()
 	}
 }
@@ -125,7 +127,8 @@ func (c *copies) keepAside(set *override.Set, at position) {
 			c.log.Error("the overrides of before cannot be kept", "file", path, "error", err)
 			return
 		}
-		c.log.Warn("the overrides of before are kept in a file: compare them, then write those that are missing", "file", path,
+		c.log.Warn("the overrides of before are kept in a file: compare them, then write those that are missing", "file",
+			path,
 			"command", "ratelimitd override import "+path)
 		if all, _ := filepath.Glob(c.path + ".version-*"); len(all) > mostAside {
 			slices.SortFunc(all, func(a, b string) int { return written(b).Compare(written(a)) })
@@ -157,7 +160,8 @@ func writeCopy(path string, set *override.Set, at position) error {
 	return replaceFile(path, 0o600, func(f *os.File) error { return writeSet(f, set, at) })
 }
 
-// replaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one is on disk.
+// replaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one
+// is on disk.
 func replaceFile(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
 	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -211,7 +215,8 @@ var (
 
 // read reads the copy.
 func (c *copies) read() (*override.Set, position, error) {
-	_, err := files.Stat(c.path) // a file system that does not answer does not hold up the opening; reading a large copy may take its time
+	// a file system that does not answer does not hold up the opening; reading a large copy may take its time
+	_, err := files.Stat(c.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, position{}, errNoCopy
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Somebody writes something else under the keys of the overrides. The last good ones stay active, and the log and a metric say so.
+// Somebody writes something else under the keys of the overrides. The last good ones stay active, and the log and a
+// metric say so.
 func TestDamagedKeys(t *testing.T) {
 	r := redistest.Start(t)
 	for name, command := range map[string][]any{

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// mostLooked is how many overrides a page of List looks at. If few of them are wanted, the page is short, and the next one begins
-	// where it ended.
+	// mostLooked is how many overrides a page of List looks at. If few of them are wanted, the page is short, and the next
+	// one begins where it ended.
 	mostLooked = 100_000
 )
 
-// List implements override.Source. It is sorted by domain, and within a domain by Identity.String. An empty Domain means all. A page may
-// have fewer records than asked for although there is a next one.
+// List implements override.Source. It is sorted by domain, and within a domain by Identity.String. An empty Domain
+// means all. A page may have fewer records than asked for although there is a next one.
 func (s *Source) List(ctx context.Context, q override.Query) ([]override.Override, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -90,7 +90,8 @@ func (s *Source) List(ctx context.Context, q override.Query) ([]override.Overrid
 	return page, "", nil
 }
 
-// fields returns the next fields of a domain's records in their order, at most pageSize of them, and whether there may be more.
+// fields returns the next fields of a domain's records in their order, at most pageSize of them, and whether there may
+// be more.
 func (s *Source) fields(ctx context.Context, domain, rule, after string) (fields []string, more bool, err error) {
 	by := &goredis.ZRangeBy{Min: "-", Max: "+"}
 	if rule != "" {
@@ -130,7 +131,8 @@ func (s *Source) records(ctx context.Context, domain string, fields []string) ([
 	return all, nil
 }
 
-// patterns returns what a field contains if the descriptor has these entries. The field of another descriptor may contain it too.
+// patterns returns what a field contains if the descriptor has these entries. The field of another descriptor may
+// contain it too.
 func patterns(where map[string]string) []string {
 	parts := make([]string, 0, len(where))
 	for k, v := range where {
@@ -149,7 +151,8 @@ func matches(field string, parts []string) bool {
 	return true
 }
 
-// History implements override.Source. The stream has at least the last 10,000 changes. After is the version of the last event of the page before.
+// History implements override.Source. The stream has at least the last 10,000 changes. After is the version of the last
+// event of the page before.
 func (s *Source) History(ctx context.Context, q override.Query) ([]override.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// inPages asks Redis for at most count things. It asks for fewer while the answer is larger than the client accepts: an override may
-// have 64 KiB, in its record and again in the name of its field.
+// inPages asks Redis for at most count things. It asks for fewer while the answer is larger than the client accepts: an
+// override may have 64 KiB, in its record and again in the name of its field.
 func inPages(ask func(count int64) error) error {
 	for count := int64(pageSize); ; count /= 2 {
 		if err := ask(count); count == 1 || !tooLarge(err) {

@@ -105,7 +105,8 @@ func (r *reader) startFromCopy() {
 	}
 	r.at = at
 	r.use(set)
-	r.o.Log.Info("active overrides, from the last good copy until Redis answers", "file", r.o.Copy, "overrides", set.Len(), "version", set.Version)
+	r.o.Log.Info("active overrides, from the last good copy until Redis answers", "file", r.o.Copy, "overrides", set.Len(),
+		"version", set.Version)
 }
 
 // use puts a set into force.
@@ -127,12 +128,14 @@ func (r *reader) report(err error) {
 	case err == nil:
 		r.o.Log.Info("the overrides can be read again", "overrides", r.set.Len(), "version", r.at.version)
 	case r.set == nil:
-		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: requests are decided without overrides until Redis answers", "error", err)
+		r.o.Log.Error("the overrides cannot be read, and there is no copy of them: requests are decided without overrides "+
+			"until Redis answers", "error", err)
 	case now == unreadable:
 		r.o.Log.Error("the overrides in Redis are damaged: the last good overrides stay active, and changes have no effect",
 			"overrides", r.set.Len(), "version", r.at.version, "keys", r.key("*"), "error", err)
 	default:
-		r.o.Log.Warn("the overrides cannot be read: the previous overrides stay active", "overrides", r.set.Len(), "version", r.at.version, "error", err)
+		r.o.Log.Warn("the overrides cannot be read: the previous overrides stay active", "overrides", r.set.Len(), "version",
+			r.at.version, "error", err)
 	}
 }
 
@@ -144,7 +147,8 @@ func (r *reader) step(ctx context.Context) error {
 	err := r.follow(ctx)
 	switch {
 	case errors.Is(err, errGap):
-		r.o.Log.Info("overrides are read again, because the stream does not have all changes any more", "after_version", r.at.version)
+		r.o.Log.Info("overrides are read again, because the stream does not have all changes any more", "after_version",
+			r.at.version)
 		r.loaded = false
 		select { // if many write, or somebody has changed the stream by hand, the next place may be gone too
 		case <-ctx.Done():
@@ -218,14 +222,16 @@ func (r *reader) load(ctx context.Context) error {
 		r.regressed(head)
 	}
 	if bad > 0 {
-		r.o.Log.Error("records of overrides in Redis cannot be read; they have no effect", "records", bad, "key", r.key("domain:*"))
+		r.o.Log.Error("records of overrides in Redis cannot be read; they have no effect", "records", bad, "key",
+			r.key("domain:*"))
 	}
 	r.at, r.loaded, r.loadedAt, r.checked = head, true, time.Now(), start
 	r.use(set)
 	if r.copies != nil {
 		r.copies.keep(set, head)
 	}
-	r.o.Log.Info("active overrides", "overrides", set.Len(), "version", head.version, "read_in", time.Since(start).Round(time.Millisecond))
+	r.o.Log.Info("active overrides", "overrides", set.Len(), "version", head.version, "read_in",
+		time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
@@ -248,13 +254,15 @@ func (r *reader) regressed(head position) {
 	if r.copies == nil {
 		about = append(about, "hint", "set RATELIMITD_OVERRIDES_COPY so that the overrides of before are kept in a file")
 	}
-	r.o.Log.Error("Redis has lost changes of overrides: it is empty, or was restored from older data. Its overrides are active now", about...)
+	r.o.Log.Error("Redis has lost changes of overrides: it is empty, or was restored from older data. Its overrides "+
+		"are active now", about...)
 	if r.copies != nil && r.set.Len() > 0 {
 		r.copies.keepAside(r.set, r.at)
 	}
 }
 
-// each reads all records page by page, and returns how many could not be read. While one page is decoded, the next one is on its way.
+// each reads all records page by page, and returns how many could not be read. While one page is decoded, the next one
+// is on its way.
 func (r *reader) each(ctx context.Context, yield func(*override.Identity, override.Numbers) bool) (bad int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -20,14 +20,14 @@ import (
 
 // Options say where overrides are kept.
 type Options struct {
-	// Client reaches Redis. One of its connections waits for changes all the time. It has no breaker: a breaker would see the wait for the next change as
-	// a server that does not answer.
+	// Client reaches Redis. One of its connections waits for changes all the time. It has no breaker: a breaker would see
+	// the wait for the next change as a server that does not answer.
 	Client goredis.UniversalClient
 
 	Prefix string // of every key
 
-	// Usable returns an error if overrides cannot be kept behind the client's address. It is asked before overrides are read or written,
-	// until it is sure. Nil: they can be.
+	// Usable returns an error if overrides cannot be kept behind the client's address. It is asked before overrides are
+	// read or written, until it is sure. Nil: they can be.
 	Usable func(context.Context) (sure bool, err error)
 
 	// Copy is the path of a file that keeps the last overrides that were read, for a start without Redis. Default:
@@ -76,7 +76,8 @@ func (s *Source) usable(ctx context.Context) error {
 	}
 	sure, err := s.o.Usable(ctx)
 	if err != nil {
-		return fmt.Errorf("overrides cannot be kept here, because all of them must be on one server: keep them in a file, or connect to one Redis or a cluster: %w", err)
+		return fmt.Errorf("overrides cannot be kept here, because all of them must be on one server: keep them in a file, "+
+			"or connect to one Redis or a cluster: %w", err)
 	}
 	s.sound.Store(sure)
 	return nil
@@ -91,8 +92,11 @@ func (s *Source) changesKey() string { return s.key("changes") } // a stream
 func (s *Source) domainsKey() string { return s.key("domains") } // a set
 func (s *Source) turnKey() string    { return s.key("turn") }    // anything, while it is the turn of some replica
 
-func (s *Source) recordsKey(domain string) string { return s.key("domain:" + domain) } // a hash: Identity.String() to its record
-func (s *Source) orderKey(domain string) string   { return s.key("order:" + domain) }  // a sorted set of the fields of that hash
+// a hash: Identity.String() to its record
+func (s *Source) recordsKey(domain string) string { return s.key("domain:" + domain) }
+
+// a sorted set of the fields of that hash
+func (s *Source) orderKey(domain string) string { return s.key("order:" + domain) }
 
 // Get implements override.Source. A record that cannot be read counts as none.
 func (s *Source) Get(ctx context.Context, which []override.Identity) ([]*override.Override, error) {

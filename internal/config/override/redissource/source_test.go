@@ -479,7 +479,8 @@ func TestTrimmedStream(t *testing.T) {
 	if got := requests(s); s.Len() != 901 || got["d b"] != 2 || got["d a"] != 0 {
 		t.Errorf("%d overrides: a %d, b %d", s.Len(), got["d a"], got["d b"])
 	}
-	redistest.Eventually(t, "the log to say what happened", func(context.Context) error { // the last line comes after the overrides are active
+	// the last line comes after the overrides are active
+	redistest.Eventually(t, "the log to say what happened", func(context.Context) error {
 		if log := a.log.String(); !strings.Contains(log, "cannot be read: the previous overrides stay") || !strings.Contains(log, "read again, because the stream") || !strings.Contains(log, "can be read again") {
 			return errors.New(log)
 		}
@@ -648,7 +649,8 @@ func TestBadCopy(t *testing.T) {
 	}
 }
 
-// Redis has lost changes: that is detected, whatever came afterwards. Its state is used, nothing is written to it, and a file keeps what was lost.
+// Redis has lost changes: that is detected, whatever came afterwards. Its state is used, nothing is written to it, and
+// a file keeps what was lost.
 func TestRegression(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, r *redistest.Server, other *process){
 		"everything": func(t *testing.T, r *redistest.Server, _ *process) {
@@ -897,8 +899,8 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Overrides of the largest size do not fit into one answer by the thousand. They are read, listed and shown in the history all the same,
-// in smaller pages.
+// Overrides of the largest size do not fit into one answer by the thousand. They are read, listed and shown in the
+// history all the same, in smaller pages.
 func TestLargestOverrides(t *testing.T) {
 	r := redistest.Start(t)
 	p := start(t, r, "")

@@ -1,7 +1,9 @@
-// Package yamlformtest tests that a language that is read with package yamlform stays cheap for any file. A short text can stand for very much
-// through aliases and merges, and a long one can have a mistake in every line. A reader must bound both: the errors that it reports, and the work.
+// Package yamlformtest tests that a language that is read with package yamlform stays cheap for any file. A short text
+// can stand for very much through aliases and merges, and a long one can have a mistake in every line. A reader must
+// bound both: the errors that it reports, and the work.
 //
-// The work is measured in bytes allocated, not in time, so that a busy machine does not matter. Use Test in tests that do not run in parallel.
+// The work is measured in bytes allocated, not in time, so that a busy machine does not matter. Use Test in tests that
+// do not run in parallel.
 package yamlformtest
 
 import (
@@ -20,8 +22,8 @@ type Language struct {
 	Item string // a good item without Key, in one line, without braces
 	Key  string // a key that makes items distinct: its value is a text
 
-	// Aliases adds the files whose aliases stand for millions of values. They take seconds, and yamlform bounds them for all
-	// languages: a language needs them if it makes its own passes over values.
+	// Aliases adds the files whose aliases stand for millions of values. They take seconds, and yamlform bounds them for
+	// all languages: a language needs them if it makes its own passes over values.
 	Aliases bool
 }
 
@@ -46,7 +48,8 @@ func (l Language) texts(n int) map[string]text {
 	item := l.Item + ", " + l.Key + ": v"
 	unknown := many("k%d: 1, ")
 	return map[string]text{
-		"items that merge one":            {body: file("&a {" + item + "}, " + many("{"+l.Key+": v%d, <<: *a}, ")), good: true},
+		"items that merge one": {body: file("&a {" + item + "}, " + many("{"+l.Key+": v%d, <<: *a}, ")),
+			good: true},
 		"one map merged many times":       {body: file("{<<: [&a {" + item + "}, " + many("*a, ") + "]}"), good: true},
 		"unknown keys":                    {body: l.Top + many("k%d: 1\n")},
 		"an unknown key in every item":    {body: file(many("{k%d: 1}, "))},
@@ -55,10 +58,12 @@ func (l Language) texts(n int) map[string]text {
 		"the list's key, many times":      {body: many("k%d: 1\n") + many(l.List+": {x: 1}\n")},
 		"many merge keys":                 {body: file("{" + many("<<: {}, ") + "}")},
 		"merges in merges":                {body: file("&a0 {}, " + many("&a%+ {<<: *a%d}, "))},
-		"lists in lists":                  {body: l.Top + l.List + ": " + strings.Repeat("[", n) + strings.Repeat("]", n) + "\n"},
-		"lists in lists without an end":   {body: l.Top + l.List + ": " + strings.Repeat("[", n)},
-		"maps in maps":                    {body: l.Top + l.List + ": " + strings.Repeat("{"+l.List+": ", n) + strings.Repeat("}", n) + "\n"},
-		"many documents":                  {body: many("--- {k%d: 1}\n")},
+		"lists in lists": {body: l.Top + l.List + ": " + strings.Repeat("[", n) + strings.Repeat("]", n) +
+			"\n"},
+		"lists in lists without an end": {body: l.Top + l.List + ": " + strings.Repeat("[", n)},
+		"maps in maps": {body: l.Top + l.List + ": " +
+			strings.Repeat("{"+l.List+": ", n) + strings.Repeat("}", n) + "\n"},
+		"many documents": {body: many("--- {k%d: 1}\n")},
 
 		"unknown keys behind many aliases": {body: file("&a {" + unknown + "}, " + many("*a, ")), squared: true},
 		"unknown keys merged many times":   {body: file("{<<: [&a {" + unknown + "}, " + many("*a, ") + "]}"), squared: true},

@@ -27,8 +27,8 @@ type Limiter interface {
 
 // Store divides limits among replicas.
 type Store interface {
-	// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
-	// have no answer.
+	// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error,
+	// the shares without a TTL have no answer.
 	Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error)
 }
 
@@ -43,12 +43,14 @@ type Options struct {
 	Limiter Limiter // required
 	Store   Store   // nil: this replica shares its limits with no other
 
-	MaxSubscriptions int  // on all streams together; default 500,000
-	MaxBuckets       int  // different ones; default 200,000
-	MaxPerStream     int  // default 100,000
-	MaxBytes         int  // of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream may have less than half of it
-	Room             Room // what is kept counts here, too; nil: nowhere
-	MaxIDBytes       int  // of the id of a bucket that a rule matches; default 8 KiB
+	MaxSubscriptions int // on all streams together; default 500,000
+	MaxBuckets       int // different ones; default 200,000
+	MaxPerStream     int // default 100,000
+	// of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream
+	// may have less than half of it
+	MaxBytes   int
+	Room       Room // what is kept counts here, too; nil: nowhere
+	MaxIDBytes int  // of the id of a bucket that a rule matches; default 8 KiB
 
 	Idle time.Duration // a bucket without a request for this time is abandoned; default 2 min
 

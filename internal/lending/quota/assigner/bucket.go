@@ -59,8 +59,8 @@ const (
 	forgotten        // the client has been told so
 )
 
-// spread is over how many seconds a report is charged to limits with short windows. A report covers five seconds: all its hits at once would use up
-// five windows of a second in one.
+// spread is over how many seconds a report is charged to limits with short windows. A report covers five seconds: all
+// its hits at once would use up five windows of a second in one.
 const spread = 5
 
 // charge is what must be counted.

@@ -18,7 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// 20,000 buckets of a stream share one limit, and all report three times. It takes a second where each report looks at one subscriber.
+// 20,000 buckets of a stream share one limit, and all report three times. It takes a second where each report looks at
+// one subscriber.
 func TestManyBucketsOfOneLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")
@@ -43,9 +44,9 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 	})
 }
 
-// One stream with 20,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes is logged.
-// The default bound in bytes has room for the second, where streams share buckets. Time stands still meanwhile: however long a busy
-// machine takes, no subscription ends.
+// One stream with 20,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes
+// is logged. The default bound in bytes has room for the second, where streams share buckets. Time stands still
+// meanwhile: however long a busy machine takes, no subscription ends.
 func TestManyBuckets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")

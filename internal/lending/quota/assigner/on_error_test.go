@@ -28,8 +28,8 @@ func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, erro
 	return all, nil
 }
 
-// While the store of shares is unreachable, a process uses its shares for another 13 s. Then on_error decides. When the store is back, the
-// processes share the limit again.
+// While the store of shares is unreachable, a process uses its shares for another 13 s. Then on_error decides. When the
+// store is back, the processes share the limit again.
 func TestOnErrorOfShares(t *testing.T) {
 	for on, want := range map[descriptor.OnError]struct {
 		kind  quota.Kind
@@ -95,8 +95,8 @@ func TestOnErrorOfCounters(t *testing.T) {
 	}
 }
 
-// The counters of a bucket in use are looked at while its clients pass requests. If they cannot be read, its clients get what on_error says,
-// and their shares when the counters are back.
+// The counters of a bucket in use are looked at while its clients pass requests. If they cannot be read, its clients
+// get what on_error says, and their shares when the counters are back.
 func TestOnErrorOfCountersInUse(t *testing.T) {
 	minute, hour := limitOf(600, descriptor.Minute), limitOf(36_000, descriptor.Hour) // 10 per second
 	for on, want := range map[descriptor.OnError]struct {

@@ -107,8 +107,9 @@ func answerOf(f *found) answer {
 	return own
 }
 
-// terms are what the rules mean for some buckets of a pool. Counters do not determine them: the buckets may differ in the numbers of the
-// limits, in the cost of a request, in the rule and in on_error, and one may use counters that another does not use.
+// terms are what the rules mean for some buckets of a pool. Counters do not determine them: the buckets may differ in
+// the numbers of the limits, in the cost of a request, in the rule and in on_error, and one may use counters that
+// another does not use.
 type terms struct {
 	means   answer // as it was found last, for any of the buckets
 	rule    *descriptor.Rule
@@ -176,10 +177,12 @@ func (p *pool) samples() (all []*bucket) {
 }
 
 // strictness is the order in which on_error of one of a pool's buckets decides for all.
-var strictness = [...]int{descriptor.OnErrorDefault: 1, descriptor.OnErrorError: 1, descriptor.OnErrorDeny: 3, descriptor.OnErrorLocal: 2, descriptor.OnErrorAllow: 0}
+var strictness = [...]int{descriptor.OnErrorDefault: 1, descriptor.OnErrorError: 1, descriptor.OnErrorDeny: 3,
+	descriptor.OnErrorLocal: 2, descriptor.OnErrorAllow: 0}
 
-// combine returns what holds for all buckets of a pool: its counters deny when the smallest of their limits is used up, and nobody knows which
-// bucket's requests come next. So the smallest rate counts, the smallest burst, the highest cost, and the strictest on_error.
+// combine returns what holds for all buckets of a pool: its counters deny when the smallest of their limits is used up,
+// and nobody knows which bucket's requests come next. So the smallest rate counts, the smallest burst, the highest
+// cost, and the strictest on_error.
 func (p *pool) combine() (all answer) {
 	for i, t := range p.terms {
 		x := &t.means
@@ -197,8 +200,9 @@ func (p *pool) combine() (all answer) {
 	return all
 }
 
-// A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in time what is left. Clients
-// get what they need as long as what is left suffices for horizon: the life of an assignment and a report.
+// A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in
+// time what is left. Clients get what they need as long as what is left suffices for horizon: the life of an assignment
+// and a report.
 const (
 	longWindow = 2 * time.Minute
 	horizon    = quota.TTL + renewEvery
@@ -211,7 +215,8 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 		return nil // it was removed in the meantime
 	}
 	b.entries = f.entries
-	if p := b.pool; p != nil && p.rated && f.err != nil { // its clients keep their places, so that they are served again when the counters are back
+	// its clients keep their places, so that they are served again when the counters are back
+	if p := b.pool; p != nil && p.rated && f.err != nil {
 		b.unread = true
 		p.failed(now, f.quota.OnError)
 		return p
@@ -343,8 +348,9 @@ func (a *Assigner) moveOut(now time.Time, b *bucket) {
 
 // enter makes a subscription a member of its bucket's pool.
 //
-// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came first, and
-// the busy ones would have nothing until its next report. So it enters with that report; until then it uses what it holds.
+// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came
+// first, and the busy ones would have nothing until its next report. So it enters with that report; until then it uses
+// what it holds.
 func (a *Assigner) enter(now time.Time, s *subscription) {
 	p := s.bucket.pool
 	if s.back && s.demand == 0 && p.rated && !s.deferred && now.Sub(p.made) < renewEvery {
@@ -359,7 +365,8 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	}
 	if s.allowed > 0 || s.denied > 0 {
 		allowed := s.plausible(now, s.allowed)
-		if !s.back { // else they came before it joined: they are its first demand, and not part of what is measured from now on
+		// else they came before it joined: they are its first demand, and not part of what is measured from now on
+		if !s.back {
 			p.planner.Report(now, s.member, allowed, s.denied)
 		}
 		s.bucket.addCharge(allowed)
@@ -372,8 +379,9 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	a.planNewcomer(now, p)
 }
 
-// boundOf returns the most that clients may pass in any time of one window, as a multiple of what the limit's algorithm lets pass in such a time.
-// Buckets have the same bound. A fixed window lets twice the limit pass around its end, as clients may. A sliding one never does.
+// boundOf returns the most that clients may pass in any time of one window, as a multiple of what the limit's algorithm
+// lets pass in such a time. Buckets have the same bound. A fixed window lets twice the limit pass around its end, as
+// clients may. A sliding one never does.
 func boundOf(l *descriptor.Limit) float64 {
 	switch {
 	case !l.Slides():

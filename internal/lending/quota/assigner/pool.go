@@ -7,8 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all that they have in
-// common: see terms. Replicas divide a limit by this key, so what one of them asks for must mean the same in all: worth.
+// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all
+// that they have in common: see terms. Replicas divide a limit by this key, so what one of them asks for must mean the
+// same in all: worth.
 type pool struct {
 	key     string
 	planner *quota.Bucket
@@ -56,8 +57,8 @@ func (a *Assigner) planSoon(now time.Time, p *pool) {
 // takes.
 const planEach = 10 * time.Microsecond
 
-// planNewcomer plans a pool at once, because a client without an assignment lets everything pass. A pool with very many members
-// waits as usual, so that newcomers cannot keep the assigner busy with nothing else.
+// planNewcomer plans a pool at once, because a client without an assignment lets everything pass. A pool with very many
+// members waits as usual, so that newcomers cannot keep the assigner busy with nothing else.
 func (a *Assigner) planNewcomer(now time.Time, p *pool) {
 	a.planIn(now, p, min(time.Duration(len(p.planner.Subscribers()))*planEach, replan))
 	a.rouse()
@@ -110,7 +111,8 @@ func (p *pool) mustAsk(now time.Time) bool {
 		return false
 	}
 	since := now.Sub(p.asked)
-	return since >= renewEvery || p.asked.IsZero() || since >= claimEvery && (p.planner.Claims(now) || p.planner.Unsettled())
+	return since >= renewEvery || p.asked.IsZero() || since >= claimEvery &&
+		(p.planner.Claims(now) || p.planner.Unsettled())
 }
 
 // plan plans a pool, and queues what clients must be told.
@@ -151,14 +153,15 @@ func (p *pool) guard(now time.Time) {
 		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() && !p.unread {
 			p.planner.Divide()
 		}
-	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0: // it keeps dividing the share that it has
+	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0:
+		// it keeps dividing the share that it has
 	default:
 		p.fixOnError()
 	}
 }
 
-// fixOnError gives all clients what on_error says. With error, and with local if this replica has no share to keep dividing, the
-// assignments of the clients expire.
+// fixOnError gives all clients what on_error says. With error, and with local if this replica has no share to keep
+// dividing, the assignments of the clients expire.
 func (p *pool) fixOnError() {
 	switch p.onError {
 	case descriptor.OnErrorAllow:
@@ -207,9 +210,9 @@ func (p *pool) next(now time.Time) time.Time {
 	return at
 }
 
-// kept is how long a pool without subscriptions is kept, so that clients that come back find as many tokens saved as when they left.
-// The counters of longer windows remember what was used. While more than half of the bytes are in use, a pool is kept for keptAtLeast
-// only: until everything that clients held has expired.
+// kept is how long a pool without subscriptions is kept, so that clients that come back find as many tokens saved as
+// when they left. The counters of longer windows remember what was used. While more than half of the bytes are in use,
+// a pool is kept for keptAtLeast only: until everything that clients held has expired.
 const kept, keptAtLeast = 10 * time.Minute, quota.TTL + 2*time.Second
 
 // removable reports whether nothing is left to remember.

@@ -37,10 +37,11 @@ const (
 	rankedAtOnce = 1000 // buckets whose demand is read before assignments may continue
 )
 
-// Shares returns which client holds what in a domain. It returns at most n buckets whose ids have all entries of where, the buckets with
-// most demand first. It also returns how many such buckets there are, and how many buckets the domain has. Assignments wait only while
-// Shares lists the buckets, and then while it reads a few buckets at a time.
-func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry, n int) (all []BucketShares, matching, total int) {
+// Shares returns which client holds what in a domain. It returns at most n buckets whose ids have all entries of where,
+// the buckets with most demand first. It also returns how many such buckets there are, and how many buckets the domain
+// has. Assignments wait only while Shares lists the buckets, and then while it reads a few buckets at a time.
+func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry,
+	n int) (all []BucketShares, matching, total int) {
 	some := a.list(domain)
 	for part := range slices.Chunk(some, rankedAtOnce) {
 		for i := range part {
@@ -59,7 +60,8 @@ func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry, 
 	}
 	for _, x := range all {
 		slices.SortFunc(x.Held, func(p, q HeldShare) int {
-			return cmp.Or(cmp.Compare(q.Assignment.Rate(), p.Assignment.Rate()), cmp.Compare(p.Client, q.Client), p.Since.Compare(q.Since))
+			return cmp.Or(cmp.Compare(q.Assignment.Rate(), p.Assignment.Rate()), cmp.Compare(p.Client, q.Client),
+				p.Since.Compare(q.Since))
 		})
 	}
 	return all, len(found), total
@@ -137,7 +139,8 @@ func (b *bucket) shares() BucketShares {
 	}
 	for _, s := range b.subscriptions {
 		if m := s.member; m != nil {
-			x.Held = append(x.Held, HeldShare{Client: s.stream.client, Since: m.Since, Demand: m.Demand, Assignment: m.Held, Expires: m.Expires()})
+			x.Held = append(x.Held, HeldShare{Client: s.stream.client, Since: m.Since, Demand: m.Demand, Assignment: m.Held,
+				Expires: m.Expires()})
 		}
 	}
 	return x

@@ -2,8 +2,8 @@ package assigner
 
 import "time"
 
-// shrink decides when enough memory has become free to give it back to the system. On its own Go does that minutes later, because
-// a service that is idle allocates too little to start a collection.
+// shrink decides when enough memory has become free to give it back to the system. On its own Go does that minutes
+// later, because a service that is idle allocates too little to start a collection.
 type shrink struct {
 	peak int // the most bytes since memory was given back
 	last time.Time

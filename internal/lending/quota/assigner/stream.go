@@ -63,7 +63,8 @@ const (
 
 // Open returns the stream of a client with that address.
 func (a *Assigner) Open(client string) *Stream {
-	s := &Stream{a: a, client: client, ready: make(chan struct{}, 1), opened: time.Now(), subscriptions: make(map[string]*subscription)}
+	s := &Stream{a: a, client: client, ready: make(chan struct{}, 1), opened: time.Now(),
+		subscriptions: make(map[string]*subscription)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.streams[s] = struct{}{}
@@ -292,7 +293,8 @@ func (s *Stream) rouse() {
 	}
 }
 
-// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is the error of ctx.
+// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is the
+// error of ctx.
 func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 	for {
 		s.a.mu.Lock()
@@ -334,7 +336,8 @@ func (s *Stream) take(all []Action) []Action {
 	return all
 }
 
-// Sent says that what Next returned before has been written. The time to live of these assignments begins no later than now.
+// Sent says that what Next returned before has been written. The time to live of these assignments begins no later than
+// now.
 func (s *Stream) Sent(now time.Time) {
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()

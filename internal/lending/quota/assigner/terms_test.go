@@ -26,8 +26,9 @@ func plan(name string, l descriptor.Limit) descriptor.NodeSpec {
 	return descriptor.NodeSpec{Key: "plan", Value: name, Condition: true, Children: []descriptor.NodeSpec{user}}
 }
 
-// Buckets that share their counters may differ in the cost of a request and in the numbers of the limits. What passes in a time costs at most
-// the burst and the time's part of the limit, in whichever order the buckets come, with and without other replicas.
+// Buckets that share their counters may differ in the cost of a request and in the numbers of the limits. What passes
+// in a time costs at most the burst and the time's part of the limit, in whichever order the buckets come, with and
+// without other replicas.
 func TestBucketsOfOneCounter(t *testing.T) {
 	minute := func(requests uint64) descriptor.Limit { return limitOf(requests, descriptor.Minute) }
 	models, plans := []descriptor.NodeSpec{byModel(minute(6000))}, []descriptor.NodeSpec{plan("free", minute(600)), plan("pro", minute(6000))}
@@ -80,7 +81,8 @@ func TestRateAfterABucketWithOtherTerms(t *testing.T) {
 	})
 }
 
-// A rule may use a counter of another rule next to one of its own. Neither then gets the whole of the counter that both use.
+// A rule may use a counter of another rule next to one of its own. Neither then gets the whole of the counter that both
+// use.
 func TestBucketsThatShareSomeCounters(t *testing.T) {
 	for _, unit := range []descriptor.Unit{descriptor.Second, descriptor.Minute} {
 		perSecond := limitOf(100, unit)

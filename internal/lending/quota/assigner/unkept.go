@@ -7,8 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// Anybody can name buckets that no rule matches, in any number. So nothing is kept of them: each report is answered, with an assignment that lasts
-// until the reports after it. A rule that is added later applies with the client's next report.
+// Anybody can name buckets that no rule matches, in any number. So nothing is kept of them: each report is answered,
+// with an assignment that lasts until the reports after it. A rule that is added later applies with the client's next
+// report.
 
 // shortTTL is how long such an assignment lasts: three reports.
 const shortTTL = 15 * time.Second
@@ -38,8 +39,9 @@ func (a *Action) bytes() int {
 	return n
 }
 
-// hasRoom reports whether a stream may keep more bytes. A stream with few may have them as long as there are any; 1,000 such streams
-// need a quarter of all. Others may have as much as is free of the rest, so one stream gets less than half of all.
+// hasRoom reports whether a stream may keep more bytes. A stream with few may have them as long as there are any; 1,000
+// such streams need a quarter of all. Others may have as much as is free of the rest, so one stream gets less than half
+// of all.
 func (s *Stream) hasRoom(more int) bool {
 	most := s.a.o.MaxBytes
 	free := int(min(int64(most-s.a.bytes), s.a.o.Room.Free())) - more
@@ -88,8 +90,8 @@ func entriesOf(id string, n int) []descriptor.Entry {
 	return all
 }
 
-// reportNew takes in the usages of s.unknown: it subscribes to buckets that a rule matches, and answers the others. Matching takes time where
-// rules have expressions, so no other stream waits for it.
+// reportNew takes in the usages of s.unknown: it subscribes to buckets that a rule matches, and answers the others.
+// Matching takes time where rules have expressions, so no other stream waits for it.
 func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep bool) {
 	if len(s.unknown) == 0 {
 		return
@@ -136,8 +138,8 @@ func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep boo
 	}
 }
 
-// withoutKeeping returns the assignment of a bucket that is not kept, because no rule matches it or its id is too long. None: the
-// bucket is kept.
+// withoutKeeping returns the assignment of a bucket that is not kept, because no rule matches it or its id is too long.
+// None: the bucket is kept.
 func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Entry) quota.Kind {
 	var rule *descriptor.Rule
 	if d != nil {

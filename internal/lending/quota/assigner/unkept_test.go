@@ -60,7 +60,8 @@ func TestNothingIsKeptWithoutARule(t *testing.T) {
 	})
 }
 
-// The ids of all buckets have a bound in bytes, of which one stream gets half, and the memory is given back after the stream has ended.
+// The ids of all buckets have a bound in bytes, of which one stream gets half, and the memory is given back after the
+// stream has ended.
 func TestBytesOfIDs(t *testing.T) {
 	racetest.Sequential(t)
 	room := new(room)
@@ -164,8 +165,8 @@ func TestRuleThatAppears(t *testing.T) {
 	})
 }
 
-// Streams that name different buckets, all with a rule, and read nothing: all that is kept of them has a bound in bytes, a newcomer gets its
-// assignments, and after their end nothing is left.
+// Streams that name different buckets, all with a rule, and read nothing: all that is kept of them has a bound in
+// bytes, a newcomer gets its assignments, and after their end nothing is left.
 func TestBytesOfAllThatIsKept(t *testing.T) {
 	racetest.Sequential(t)
 	room := new(room)

@@ -1,5 +1,5 @@
-// Package envoymodel is a client of the rate limit quota service that does with assignments what Envoy 1.40 was seen to do. It is for tests,
-// which let it live in virtual time.
+// Package envoymodel is a client of the rate limit quota service that does with assignments what Envoy 1.40 was seen to
+// do. It is for tests, which let it live in virtual time.
 package envoymodel
 
 import (
@@ -26,7 +26,8 @@ type Client struct {
 	Wanted  float64
 }
 
-// Receive replaces the assignment: a token bucket after anything else starts full, after another one it keeps the ratio.
+// Receive replaces the assignment: a token bucket after anything else starts full, after another one it keeps the
+// ratio.
 func (c *Client) Receive(now time.Time, a quota.Assignment) {
 	expired := !c.expires.After(now)
 	switch {

@@ -29,7 +29,8 @@ type Shares struct{ o Options }
 func New(o Options) *Shares { return &Shares{o} }
 
 const (
-	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a replica dies.
+	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a
+	// replica dies.
 	ttl = 45 * time.Second
 
 	// ended is how long the share of a replica lasts that has ended: until everything has expired at its clients.
@@ -44,8 +45,8 @@ var renewText string
 
 var renew = goredis.NewScript(renewText)
 
-// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error, the shares without a TTL
-// have no answer, and the others are valid: one node of a cluster may be unreachable.
+// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error,
+// the shares without a TTL have no answer, and the others are valid: one node of a cluster may be unreachable.
 func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error) {
 	shares := make([]quota.Share, len(asks))
 	var (
@@ -81,7 +82,8 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 	_, _ = pipe.Exec(ctx) // each answer has its error
 	for i, a := range answers {
 		answer, err := a.Slice()
-		if goredis.HasErrorPrefix(err, "NOSCRIPT") { // a node that has just started; the others of a cluster may know the script
+		// a node that has just started; the others of a cluster may know the script
+		if goredis.HasErrorPrefix(err, "NOSCRIPT") {
 			answer, err = renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.question(&asks[i])).Slice()
 		}
 		if err == nil {

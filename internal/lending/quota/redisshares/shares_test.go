@@ -213,8 +213,8 @@ func nightly[T any](cases []T, more ...T) []T {
 	return append(cases, more...)
 }
 
-// TestNeverMoreThanTheLimit starts and kills processes, moves clients, and takes Redis away. The environment variable WORLDS says in how many
-// worlds.
+// TestNeverMoreThanTheLimit starts and kills processes, moves clients, and takes Redis away. The environment variable
+// WORLDS says in how many worlds.
 func TestNeverMoreThanTheLimit(t *testing.T) {
 	var next atomic.Uint64
 	for _, seed := range []uint64{152, 247, 565, 638, 684, 2201, 2668, 2912, 3252, 4560} { // they exceeded the limit once
@@ -255,7 +255,8 @@ func live(t *testing.T, other *world, seed uint64) {
 	for range 6 {
 		w.join(w.processes[r.IntN(3)], l.PerSecond*r.Float64())
 	}
-	var answers, usable time.Duration // answers: how long Redis has answered in all; usable: the same, less a minute after each outage
+	// answers: how long Redis has answered in all; usable: the same, less a minute after each outage
+	var answers, usable time.Duration
 	for range int(10 * time.Minute / step) {
 		switch r.IntN(240) {
 		case 0:
@@ -387,8 +388,8 @@ func TestRestartOfAllProcesses(t *testing.T) {
 	}
 }
 
-// One process is killed. Half a minute later, when all its clients are with the other one, a new process starts and the other one ends. What is
-// left of the first share must not keep the clients from bringing along the second one.
+// One process is killed. Half a minute later, when all its clients are with the other one, a new process starts and the
+// other one ends. What is left of the first share must not keep the clients from bringing along the second one.
 func TestRollingRestart(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	for seed := range uint64(5) {
@@ -417,7 +418,8 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// A client that came before a process was last heard of did not come from there. A claim stays open only while there is a process that may be gone.
+// A client that came before a process was last heard of did not come from there. A claim stays open only while there is
+// a process that may be gone.
 func TestClaimsOfEarlierClients(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -450,7 +452,8 @@ func TestClaimsOfEarlierClients(t *testing.T) {
 	}
 }
 
-// A process that ends gives back at once what its clients do not hold. The rest is free when it has expired at the clients.
+// A process that ends gives back at once what its clients do not hold. The rest is free when it has expired at the
+// clients.
 func TestEndGivesBack(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -477,7 +480,8 @@ func TestEndGivesBack(t *testing.T) {
 	}
 }
 
-// A process does not learn that its claim was served. Until it does, no other process gets what was claimed, and the answer is repeated.
+// A process does not learn that its claim was served. Until it does, no other process gets what was claimed, and the
+// answer is repeated.
 func TestLostAnswerToAClaim(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -523,8 +527,8 @@ func asker(t *testing.T, s *redistest.Server, name string) func(quota.Ask) (quot
 	}
 }
 
-// A process asks, gives up and asks again on another connection, because a packet was lost. The packet is sent again and arrives after the
-// second question. What the process held when it asked first is not what it holds now.
+// A process asks, gives up and asks again on another connection, because a packet was lost. The packet is sent again
+// and arrives after the second question. What the process held when it asked first is not what it holds now.
 func TestLateQuestion(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	one, other := asker(t, s, "one"), asker(t, s, "other")
@@ -555,8 +559,8 @@ func TestLateQuestion(t *testing.T) {
 	}
 }
 
-// A share expires while the question for its renewal is under way, and another process gets the rate before the question arrives. A second
-// question of the same time arrives too.
+// A share expires while the question for its renewal is under way, and another process gets the rate before the
+// question arrives. A second question of the same time arrives too.
 func TestShareThatExpiredMeanwhile(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	one, other := asker(t, s, "one"), asker(t, s, "other")
@@ -656,7 +660,8 @@ func TestNodeOfAClusterIsAway(t *testing.T) {
 	}
 }
 
-// A process with a client of its own takes over the client of one that ended, and neither has to make room for the other.
+// A process with a client of its own takes over the client of one that ended, and neither has to make room for the
+// other.
 func TestOneProcessOfTwoEnds(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -676,8 +681,8 @@ func TestOneProcessOfTwoEnds(t *testing.T) {
 	}
 }
 
-// A client with requests comes after processes whose clients have none. These hold nothing, and do not keep the limit from it. A client of
-// one of them that begins to ask gets its part, and the ends of the others change nothing.
+// A client with requests comes after processes whose clients have none. These hold nothing, and do not keep the limit
+// from it. A client of one of them that begins to ask gets its part, and the ends of the others change nothing.
 func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 	for _, l := range []quota.Rate{{PerSecond: 1, Burst: 1}, {PerSecond: 1, Burst: 3}, {PerSecond: 1, Burst: 20}, {PerSecond: 100, Burst: 200}} {
 		l.Interval = 10 * time.Second

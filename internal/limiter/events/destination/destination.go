@@ -13,10 +13,13 @@ type Options struct {
 	To     string    // required: the URL of a webhook, the path of a file, or stdout
 	Stdout io.Writer // where events go with stdout
 
-	HeadersFile string // the file with the headers for a webhook, one "Name: value" on each line; it is read for each request. Empty: no headers
+	// the file with the headers for a webhook, one "Name: value" on each line; it is read for each request. Empty: no
+	// headers
+	HeadersFile string
 }
 
-// SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor headers.
+// SettingError is a setting that cannot be used. It contains neither the URL of a webhook, which may have a secret, nor
+// headers.
 type SettingError struct {
 	Setting string // the field of Options: To or HeadersFile
 	Err     error

@@ -24,7 +24,8 @@ type writer struct {
 // Name implements events.Destination.
 func (w *writer) Name() string { return "stdout" }
 
-// Send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only that line.
+// Send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only
+// that line.
 func (w *writer) Send(_ context.Context, event []byte) error {
 	var b []byte
 	if w.torn {
@@ -38,8 +39,8 @@ func (w *writer) Send(_ context.Context, event []byte) error {
 	return err
 }
 
-// file appends one event a line. It opens the file for each attempt, so that a tool may rename the file and the next event makes
-// a new one.
+// file appends one event a line. It opens the file for each attempt, so that a tool may rename the file and the next
+// event makes a new one.
 type file struct {
 	path  string
 	lines writer

@@ -14,8 +14,8 @@ const maxHeadersFile = 64 << 10
 // ownHeaders are those that the webhook's requests set themselves.
 var ownHeaders = []string{"Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "User-Agent"}
 
-// readHeaders reads a file with one header a line. Empty lines and lines that begin with # are skipped. An error names the line and
-// never shows it: it may have a secret.
+// readHeaders reads a file with one header a line. Empty lines and lines that begin with # are skipped. An error names
+// the line and never shows it: it may have a secret.
 func readHeaders(path string) (http.Header, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // no file has no headers

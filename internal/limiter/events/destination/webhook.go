@@ -15,8 +15,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// webhook sends events as HTTP requests in structured mode. The system's authorities are trusted, or those of SSL_CERT_FILE and
-// SSL_CERT_DIR.
+// webhook sends events as HTTP requests in structured mode. The system's authorities are trusted, or those of
+// SSL_CERT_FILE and SSL_CERT_DIR.
 type webhook struct {
 	url     string
 	where   string // its scheme and host
@@ -31,7 +31,8 @@ func newWebhook(o *Options) (*webhook, error) {
 	}
 	w := &webhook{url: u.String(), where: u.Scheme + "://" + u.Host, headers: o.HeadersFile}
 	w.client = http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the headers are only for this host
+		// the headers are only for this host
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{MaxIdleConns: 1, IdleConnTimeout: 90 * time.Second, MaxResponseHeaderBytes: 64 << 10},
 	}
 	return w, nil
@@ -42,7 +43,8 @@ func (w *webhook) Name() string { return w.where }
 
 // aboutEvents are the status codes by which a receiver rejects the events themselves: it would not accept them later
 // either.
-var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity}
+var aboutEvents = []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType,
+	http.StatusUnprocessableEntity}
 
 // maxAnswer is how much of an answer is read, so that its connection can be used again.
 const maxAnswer = 64 << 10
@@ -62,7 +64,8 @@ func (w *webhook) Send(ctx context.Context, event []byte) error {
 	}
 	req.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
 	req.Header.Set("User-Agent", "ratelimitd")
-	req.Header["Idempotency-Key"] = []string{} // sends no header; net/http may then repeat the request if an idle connection was closed
+	// sends no header; net/http may then repeat the request if an idle connection was closed
+	req.Header["Idempotency-Key"] = []string{}
 	answer, err := w.client.Do(req)
 	if err != nil {
 		return withoutURL(err)

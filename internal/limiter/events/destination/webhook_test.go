@@ -118,8 +118,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A webhook that hangs, closes the connection or does not listen at all fails an attempt. The error has no part of the URL that may be
-// secret.
+// A webhook that hangs, closes the connection or does not listen at all fails an attempt. The error has no part of the
+// URL that may be secret.
 func TestWebhookThatFails(t *testing.T) {
 	hangs, _ := listen(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	closes, _ := listen(t, func(w http.ResponseWriter, _ *http.Request) {

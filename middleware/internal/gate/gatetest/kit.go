@@ -1,5 +1,5 @@
-// Package gatetest contains what the tests of both middlewares share: rules and the deciders that count by them, a decider that
-// keeps what it is asked, and the checks that must hold over HTTP as over gRPC.
+// Package gatetest contains what the tests of both middlewares share: rules and the deciders that count by them, a
+// decider that keeps what it is asked, and the checks that must hold over HTTP as over gRPC.
 //
 // It is only for tests. A Decider may be used by any goroutine.
 package gatetest
@@ -45,12 +45,13 @@ type Counting interface {
 	limits.Reserver
 }
 
-// Each runs a test with each kind of decider that counts by these rules: one of package ratelimit, and one of package client, which asks a
-// service.
+// Each runs a test with each kind of decider that counts by these rules: one of package ratelimit, and one of package
+// client, which asks a service.
 func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 	folder := servicetest.RulesOf(t, rules)
 	t.Run("ratelimit", func(t *testing.T) {
-		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(folder), Logger: slog.New(slog.DiscardHandler)})
+		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(folder),
+			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +59,8 @@ func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 		test(t, l)
 	})
 	t.Run("client", func(t *testing.T) {
-		c, err := client.New(service(t, folder), client.Options{Timeout: servicetest.Patience, OnFailure: limits.OnFailureError})
+		c, err := client.New(service(t, folder), client.Options{Timeout: servicetest.Patience,
+			OnFailure: limits.OnFailureError})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,9 +131,10 @@ func (d *Decider) Entries() string {
 	return strings.Join(all, " ")
 }
 
-// SpoofedAddress checks that a client cannot have more than its limit by writing other addresses into X-Forwarded-For. serve
-// returns a function that reports whether a request with this header passes a limit by address.
-func SpoofedAddress(t *testing.T, serve func(d limits.Decider, trusted []netip.Prefix) (passes func(forwarded string) bool)) {
+// SpoofedAddress checks that a client cannot have more than its limit by writing other addresses into X-Forwarded-For.
+// serve returns a function that reports whether a request with this header passes a limit by address.
+func SpoofedAddress(t *testing.T, serve func(d limits.Decider,
+	trusted []netip.Prefix) (passes func(forwarded string) bool)) {
 	for _, trusted := range [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}} {
 		Each(t, Rules, func(t *testing.T, d Counting) {
 			passes := serve(d, trusted)
@@ -149,9 +152,11 @@ func SpoofedAddress(t *testing.T, serve func(d limits.Decider, trusted []netip.P
 	}
 }
 
-// NoDecision checks what happens without a decision: requests pass and the log has the reason, or with limits.OnFailureDeny they fail
-// as unavailable, without the reason. serve makes a request and returns the client's error.
-func NoDecision(t *testing.T, unavailable func(error) bool, serve func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error) {
+// NoDecision checks what happens without a decision: requests pass and the log has the reason, or with
+// limits.OnFailureDeny they fail as unavailable, without the reason. serve makes a request and returns the client's
+// error.
+func NoDecision(t *testing.T, unavailable func(error) bool,
+	serve func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error) {
 	var log bytes.Buffer
 	d := &Decider{Err: errors.New("no Redis")}
 	if err := serve(d, limits.OnFailureDefault, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
@@ -160,7 +165,8 @@ func NoDecision(t *testing.T, unavailable func(error) bool, serve func(d limits.
 	if !strings.Contains(log.String(), "no Redis") {
 		t.Errorf("log: %s", log.String())
 	}
-	if err := serve(d, limits.OnFailureDeny, slog.New(slog.DiscardHandler)); err == nil || !unavailable(err) || strings.Contains(err.Error(), "Redis") {
+	if err := serve(d, limits.OnFailureDeny, slog.New(slog.DiscardHandler)); err == nil || !unavailable(err) ||
+		strings.Contains(err.Error(), "Redis") {
 		t.Errorf("the client's error: %v", err)
 	}
 }

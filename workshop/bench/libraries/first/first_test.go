@@ -60,7 +60,8 @@ func TestPageHasTheLines(t *testing.T) {
 	}
 }
 
-// read returns how many lines the function of a file has, and the names that it uses of the library: functions, methods, types and fields.
+// read returns how many lines the function of a file has, and the names that it uses of the library: functions,
+// methods, types and fields.
 func read(t *testing.T, file string) (lines int, names []string) {
 	t.Helper()
 	set := token.NewFileSet()

@@ -36,7 +36,8 @@ func ulule(ctx context.Context, id string, mux http.Handler) (passed []bool, han
 	return passed, stdlib.NewMiddleware(l).Handler(mux), err
 }
 
-func keyedInsteadOfUlule(ctx context.Context, id string, mux http.Handler) (passed []bool, handler http.Handler, err error) {
+func keyedInsteadOfUlule(ctx context.Context, id string,
+	mux http.Handler) (passed []bool, handler http.Handler, err error) {
 	k, err := ratelimit.NewKeyed(ratelimit.PerMinute(2))
 	if err != nil {
 		return nil, nil, err

@@ -1,5 +1,5 @@
-// Command grpcgo is the client of the interop tests in Go. Arguments: the address of the service, and the address of a service
-// that cannot decide.
+// Command grpcgo is the client of the interop tests in Go. Arguments: the address of the service, and the address of a
+// service that cannot decide.
 package main
 
 import (
@@ -46,7 +46,8 @@ func run(address, stuck string) error {
 	if err != nil {
 		return err
 	}
-	c := &client{conn: conn, service: ratelimitv3.NewRateLimitServiceClient(conn), health: healthv1.NewHealthClient(conn), in: bufio.NewReader(os.Stdin)}
+	c := &client{conn: conn, service: ratelimitv3.NewRateLimitServiceClient(conn), health: healthv1.NewHealthClient(conn),
+		in: bufio.NewReader(os.Stdin)}
 	c.oneByOne()
 	c.atOnce()
 	err = errors.Join(c.withoutAnswer(ratelimitv3.NewRateLimitServiceClient(other)), c.drain())
@@ -71,7 +72,8 @@ func codeOf(err error) string {
 }
 
 // codeNames turns Go's names of codes into the names of the protocol.
-var codeNames = strings.NewReplacer("DeadlineExceeded", "DEADLINE_EXCEEDED", "InvalidArgument", "INVALID_ARGUMENT", "NotFound", "NOT_FOUND", "Canceled", "CANCELLED")
+var codeNames = strings.NewReplacer("DeadlineExceeded", "DEADLINE_EXCEEDED", "InvalidArgument", "INVALID_ARGUMENT",
+	"NotFound", "NOT_FOUND", "Canceled", "CANCELLED")
 
 // outcome is the answer's code, or the status of a call that failed.
 func outcome(r *ratelimitv3.RateLimitResponse, err error) string {
@@ -105,10 +107,12 @@ func (c *client) oneByOne() {
 	_, err := c.service.ShouldRateLimit(ctx, new(ratelimitv3.RateLimitRequest))
 	say("invalid", codeOf(err)+" "+status.Convert(err).Message())
 
-	err = c.conn.Invoke(ctx, "/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod", ask("open", name), new(ratelimitv3.RateLimitResponse))
+	err = c.conn.Invoke(ctx, "/envoy.service.ratelimit.v3.RateLimitService/NoSuchMethod", ask("open", name),
+		new(ratelimitv3.RateLimitResponse))
 	say("unknown method", codeOf(err))
 
-	say("gzip", outcome(c.service.ShouldRateLimit(ctx, ask("open", strings.Repeat(name, 1000)), grpc.UseCompressor("gzip"))))
+	say("gzip", outcome(c.service.ShouldRateLimit(ctx, ask("open", strings.Repeat(name, 1000)),
+		grpc.UseCompressor("gzip"))))
 
 	var all []byte
 	for b := range 256 {
@@ -125,7 +129,8 @@ func (c *client) oneByOne() {
 	say("1 MiB in 256 descriptors", fmt.Sprint(outcome(answer, err), " ", len(answer.GetStatuses())))
 
 	say("health", checked(c.health.Check(ctx, new(healthv1.HealthCheckRequest))))
-	say("health of another service", checked(c.health.Check(ctx, &healthv1.HealthCheckRequest{Service: "no.such.Service"})))
+	say("health of another service", checked(c.health.Check(ctx,
+		&healthv1.HealthCheckRequest{Service: "no.such.Service"})))
 }
 
 func checked(r *healthv1.HealthCheckResponse, err error) string {
@@ -149,8 +154,8 @@ func (c *client) atOnce() {
 	say("1,000 at once", tally(counts))
 }
 
-// withoutAnswer tests a deadline and a cancellation while Redis hangs. The test sends a line when Redis hangs. After a second
-// without an answer, the service treats Redis as dead.
+// withoutAnswer tests a deadline and a cancellation while Redis hangs. The test sends a line when Redis hangs. After a
+// second without an answer, the service treats Redis as dead.
 func (c *client) withoutAnswer(stuck ratelimitv3.RateLimitServiceClient) error {
 	if _, err := c.in.ReadString('\n'); err != nil {
 		return err
