@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A limit with `active` counts and denies only at some times. Apply leaves out a limit that is not active. Judge
-// shortens the times of one that is: it denies nothing after its active time, which a store does not know. This holds
-// for everything that callers see; events and usage keep the counter's own window.
+// A limit with `active` counts and denies only at some times. Apply leaves out a limit that is inactive now. For an
+// active one, Judge cuts the wait and reset times at the end of its active time, because the store does not know about
+// schedules. Clients see these shorter times; events and usage report the counter's own window.
 
 // leaveOutInactive marks the limits that do not apply now. A rule without any other limit does not apply.
 func (w *work) leaveOutInactive(s *subject) {
@@ -73,7 +73,7 @@ func (w *work) untilNoneDenies(s *subject, wait time.Duration) time.Duration {
 	if s.overridden() {
 		return wait
 	}
-	// a week; if they follow each other without end, there is no such time
+	// a week; if active times follow each other without a gap, the limit always denies
 	for range 2 * len(s.rule.Limits) * len(descriptor.WeekdayNames) {
 		next := wait
 		cs := w.ruleCharges(s)

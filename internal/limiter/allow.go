@@ -28,8 +28,8 @@ func (l *Limiter) plainRules(s *snapshot) []bool {
 	return all
 }
 
-// isPlain reports whether a rule has one limit that is the same for all callers and at all times, and does nothing but
-// deny.
+// isPlain reports whether a rule has one limit that is the same for every customer and at all times, and does nothing
+// but deny.
 func isPlain(r *descriptor.Rule) bool {
 	return r.Needs == 0 && len(r.Limits) == 1 && r.Limits[0].Penalty == nil && r.Limits[0].Regions == nil &&
 		!r.Unlimited && !r.Shadow

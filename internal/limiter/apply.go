@@ -3,8 +3,8 @@ package limiter
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
 // apply makes the charges of one descriptor: one for each limit of its rule, or one for the request's own limit. The
-// order matters: what becomes of that limit depends on which limits are active, and the cost and the scale come from
-// the rule that remains.
+// order matters: whether the request's own limit counts depends on which limits are active, and the cost and the scale
+// come from the rule that still applies.
 func (w *work) apply(s *subject, d *Descriptor) {
 	s.first, s.end = len(w.charges), len(w.charges)
 	if len(d.Amounts) > 0 {
@@ -63,9 +63,9 @@ func (w *work) chargeRule(s *subject) {
 	}
 }
 
-// applyTogether applies what depends on several descriptors, or on what is left of their rules, to all of them.
-// Overrides come after replaced limits, because a caller without any limit left is unlimited; and enforcement after
-// overrides, because a block is enforced.
+// applyTogether applies the settings that depend on several descriptors, or on the limits that their rules still have,
+// to all descriptors. Overrides come after replaced limits, because a customer without any remaining limit is
+// unlimited. Enforcement comes after overrides, because a block is always enforced.
 func (w *work) applyTogether() {
 	if w.needs&descriptor.NeedsReplace != 0 && !w.showsAll {
 		w.replace()
@@ -78,8 +78,8 @@ func (w *work) applyTogether() {
 	}
 }
 
-// applyAmounts applies what concerns how many hits are asked for: reservations and amounts of several kinds. Amounts
-// are priced after overrides, by the rules that are left.
+// applyAmounts applies the settings that change how many hits are charged: reservations and amounts of several kinds.
+// Amounts are priced after overrides, by the rules that still apply.
 func (w *work) applyAmounts() error {
 	if w.needs&needNamed != 0 {
 		w.applyNamedReservations()

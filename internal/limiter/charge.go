@@ -114,8 +114,8 @@ func (w *work) place(t *backend.Take, c *charge, atomic bool) {
 	}
 }
 
-// key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's are not
-// in the key. A caller that is blocked has another algorithm, and so another counter, which stays empty.
+// key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's do not
+// change the key. A block has its own algorithm and so a different counter, which stays empty.
 func (w *work) key(s *subject, c *charge) []byte {
 	keyed, rule, entries := c.limit, s.rule, s.counted
 	switch {

@@ -11,7 +11,7 @@ import (
 // such as input and output tokens, are priced by `reservations`. Apply multiplies the descriptor's hits; denials, local
 // shares and reservations also need the cost of one hit.
 
-// hitCost returns what one hit of a descriptor counts for.
+// hitCost returns the cost of one hit of a descriptor.
 func (s *subject) hitCost() uint64 {
 	if s.rule != nil {
 		return s.rule.HitCostOf(s.sent)
@@ -19,7 +19,7 @@ func (s *subject) hitCost() uint64 {
 	return 1
 }
 
-// addAmounts adds what amounts of several kinds are worth under the rule of a descriptor to its hits.
+// addAmounts adds the price of a descriptor's amounts, under its rule, to its hits.
 func (w *work) addAmounts() error {
 	for i := range w.subjects {
 		s, d := &w.subjects[i], &w.req.Descriptors[i]

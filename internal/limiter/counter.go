@@ -18,12 +18,12 @@ type Counters struct {
 	Blocked     bool              // an override denies every request
 	Override    *override.Numbers // active for all limits of the rule, or for its first one with an override; nil: none
 
-	HitCost uint64 // what one hit counts for under the rule; 0 without a rule
+	HitCost uint64 // cost of one hit under the rule; 0 without a rule
 
 	Shadow  bool               // nothing is enforced: the rule or the server is in shadow mode
 	OnError descriptor.OnError // how a request is answered while the store cannot answer
 
-	List []Counter // in the order of the rule's limits; empty if nothing limits the descriptor
+	List []Counter // counters in the order of the rule's limits; empty if nothing limits the descriptor
 }
 
 // Denies reports whether a counter of the list denies the next request of one hit.
@@ -36,19 +36,20 @@ type Counter struct {
 	Limit descriptor.Limit
 	Key   string
 
-	Scale    *descriptor.Scale   // what multiplied the numbers of Limit; nil: nothing
-	Active   *descriptor.Active  // when the limit applies; nil: always
-	Classes  *descriptor.Classes // which classes share the limit, of which Limit.Classes names the caller's; nil: none
-	Inactive bool                // it does not apply at the time of the request
+	Scale  *descriptor.Scale  // the factor that was applied to Limit; nil if it was not scaled
+	Active *descriptor.Active // when the limit applies; nil means always
+	// the classes that share the limit, Limit.Classes being the customer's; nil without classes
+	Classes  *descriptor.Classes
+	Inactive bool // the limit does not apply at the time of the request
 
 	Lifted     bool          // an override lets every request pass this limit
-	Unenforced bool          // the limit is not enforced for this caller: hits over it pass
-	Kept       int64         // hits that are kept for other classes now
+	Unenforced bool          // the limit is not enforced for this customer: hits over it pass
+	Kept       int64         // hits reserved for other classes now
 	Used       int64         // hits; more than the capacity where denied hits were counted
-	Penalty    time.Duration // for how long the limit's penalty denies everything; 0: none is active
+	Penalty    time.Duration // remaining time of the limit's penalty, which denies everything; 0 without an active penalty
 	Remaining  uint64
-	Wait       time.Duration // until a request of one hit would pass; backend.Never if none ever will
-	Reset      time.Duration // until no hits are in use, or the window ends
+	Wait       time.Duration // time until a request of one hit would pass; backend.Never if none ever will
+	Reset      time.Duration // time until no hits are in use, or until the window ends
 	Cached     bool          // the state comes from the denial cache, not from the backend
 }
 
@@ -76,7 +77,7 @@ func (c *Counter) Words() string {
 	return words
 }
 
-// Class returns the class of the caller, "*" if its value has none, or "" if the limit has no classes.
+// Class returns the customer's class, "*" if its value has none, or "" if the limit has no classes.
 func (c *Counter) Class() string {
 	if c.Classes == nil || c.Limit.Algorithm != descriptor.SharedWindow {
 		return ""
@@ -84,7 +85,7 @@ func (c *Counter) Class() string {
 	return c.Classes.Name(c.Limit.Classes.Class)
 }
 
-// QuotaBucket is what the rules say about a descriptor whose requests a client decides itself.
+// QuotaBucket describes the limits of a descriptor whose requests the client decides itself.
 type QuotaBucket struct {
 	Counters
 
@@ -101,7 +102,7 @@ type QuotaBucket struct {
 }
 
 // ClosedFor returns for how long a counter lets nothing pass, although its limit has a rate: a penalty is active, or
-// its window is used up and will be for longer than clients need to report what they pass.
+// its window is used up and ends only after the client's next usage report.
 func (c *Counter) ClosedFor(report time.Duration) time.Duration {
 	switch {
 	case c.Penalty > 0:

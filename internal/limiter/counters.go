@@ -90,7 +90,7 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 	if q.Domain == nil {
 		return q, nil
 	}
-	if s := &w.subjects[0]; !s.namesReservation { // a bucket is no reservation
+	if s := &w.subjects[0]; !s.namesReservation { // an entry that names a reservation gets no bucket
 		q.Rule = s.rule
 	}
 	if err := w.readCounters(ctx, &q.Counters); err != nil {
@@ -105,7 +105,7 @@ func (l *Limiter) QuotaBucket(ctx context.Context, now time.Time, domain string,
 	return q, nil
 }
 
-// enforce fills in what limits requests now.
+// enforce sets the fields that tell which limits apply to requests now.
 func (q *QuotaBucket) enforce() {
 	for i := range q.List {
 		k := &q.List[i]
@@ -122,7 +122,7 @@ func (q *QuotaBucket) enforce() {
 }
 
 // inquire matches one descriptor and applies the rules to it, as a decision does. snap is nil before the first Swap.
-// Without an error, the caller has to release the work.
+// Unless it returns an error, the caller must release the work.
 func (l *Limiter) inquire(now time.Time, snap *snapshot, domain string, d *Descriptor) (*work, error) {
 	req := &Request{Domain: domain, Descriptors: []Descriptor{{Entries: d.Entries, Limit: d.Limit, HasLimit: d.HasLimit}}}
 	if err := validate(req); err != nil {
@@ -162,7 +162,7 @@ func (w *work) counters() (c Counters) {
 			k.Key = c.Explanation.Keys[ch.index]
 			k.Scale, k.Active, k.Classes = s.rule.ScaleOf(ch.index), s.rule.ActiveTimes(ch.index), s.rule.ClassesOf(ch.index)
 			k.Lifted, k.Unenforced, k.Inactive = ch.state&lifted != 0, ch.state&unenforced != 0, ch.state&inactive != 0
-			if c.Blocked { // the caller still has what it used before
+			if c.Blocked { // the hits from before the block still count
 				k.Limit, k.Lifted, k.Unenforced = s.rule.Limits[ch.index], false, false
 			}
 		}

@@ -32,8 +32,8 @@ func (c Code) String() string {
 type Decision struct {
 	Code         Code
 	Statuses     []Status             // one per descriptor, in order
-	Headers      []Header             // to add to the client's response
-	Upstream     []Header             // to add to the request, before it goes on to the upstream
+	Headers      []Header             // headers to add to the client's response
+	Upstream     []Header             // headers to add to the request before it goes upstream
 	Reservations []ReservationOutcome // one per descriptor, if the request is an operation on a reservation
 
 	// Notices are about limits that are exceeded and not enforced, or almost exceeded. They are in the order of the
@@ -48,7 +48,7 @@ type Decision struct {
 	Metadata map[string]any
 }
 
-// ReservationOutcome is what became of a reservation under one descriptor.
+// ReservationOutcome is the result of a reservation under one descriptor.
 type ReservationOutcome struct {
 	Some   bool // the descriptor has limits; else the other fields are zero
 	Result backend.ReservationResult
@@ -61,12 +61,12 @@ type ReservationOutcome struct {
 type Notice struct {
 	Kind       NoticeKind
 	Descriptor int
-	LimitIndex int // in the rule's limits
+	LimitIndex int // index in the rule's limits
 	Name       string
-	Percent    int64 // of what the limit holds: what is in use
+	Percent    int64 // hits in use, as a percentage of the limit's capacity
 }
 
-// NoticeKind is what a notice says.
+// NoticeKind tells why a notice is sent.
 type NoticeKind uint8
 
 // The kinds. Clients see all but the first.
@@ -129,20 +129,20 @@ type Status struct {
 	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.
 	LimitIndex int
 
-	// FromRequest is set if the status describes a limit that the request brings along. Rule and LimitIndex do not
-	// describe that limit.
+	// FromRequest is set if the status describes a limit that the request carries. Rule and LimitIndex do not describe
+	// that limit.
 	FromRequest bool
 
 	// Limited is set if a limit applied. Limit and Reset are then set too.
 	Limited bool
 	Limit   CurrentLimit
 
-	Penalised bool // a penalty of the limit is active, or has just begun
+	Penalised bool // a penalty of the limit is active, or has just started
 
 	Overridden bool // the numbers come from an operator's override, not from the rule
 
 	Remaining uint64        // remaining hits; math.MaxUint32 if the rule is unlimited
-	Reset     time.Duration // until the window ends or the limit is full again, in whole seconds, rounded up
+	Reset     time.Duration // time until the window ends or the limit is full again, in whole seconds, rounded up
 
 	RetryAfter time.Duration // over the limit: exact time until the same request would pass; negative if never
 	Delay      time.Duration // leaky bucket: how long the request must wait for its turn
@@ -167,7 +167,7 @@ func (s *Status) UntilReset() time.Duration {
 type CurrentLimit struct {
 	Name       string
 	Requests   uint64
-	Multiplier uint32          // of Unit; 0 means 1
+	Multiplier uint32          // window length in units; 0 means 1
 	Unit       descriptor.Unit // descriptor.UnitUnknown if the protocol cannot express the window
 }
 

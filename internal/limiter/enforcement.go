@@ -9,12 +9,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the callers. It is counted with the
-// rule's other limits, but without a vote: it counts what they admit, and hits over it pass. The status, the headers
-// and the reservation of a descriptor come from its enforced limits. If none is enforced for this caller, the
-// descriptor is as in shadow mode. A limit with `warn_at` warns callers before it denies them.
+// A limit of a rule may be enforced for nobody (shadow, soft) or for a share of the customers. It is charged together
+// with the rule's other limits but has no vote: it counts the hits that the others let pass, and hits over it pass. The
+// status, the headers and the reservation of a descriptor come from its enforced limits. If no limit is enforced for
+// this customer, the descriptor behaves as in shadow mode. A limit with `warn_at` warns customers before it denies
+// them.
 
-// enforce finds out which limits are enforced for the callers of this request.
+// enforce determines which limits are enforced for the customers of this request.
 func (w *work) enforce() {
 	for i := range w.subjects {
 		s := &w.subjects[i]
@@ -42,8 +43,8 @@ func (w *work) enforce() {
 	}
 }
 
-// enforcedFor reports whether a limit of a rule is enforced for the caller with these entries, which have the values
-// that count.
+// enforcedFor reports whether a limit of a rule is enforced for the customer with these entries. The entries have their
+// grouped values.
 func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, limit int) bool {
 	l := &rule.Limits[limit]
 	if l.Enforcement != descriptor.EnforcedForSome {
@@ -53,7 +54,7 @@ func (w *work) enforcedFor(rule *descriptor.Rule, counted []descriptor.Entry, li
 	return l.EnforcedFor(w.scratch)
 }
 
-// notice fills in what limits have to say besides the statuses.
+// notice adds the notices of the limits to the decision.
 func (w *work) notice(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
@@ -73,7 +74,7 @@ func (w *work) notice(d *Decision) {
 	}
 }
 
-// fill fills in what a limit has to say about an outcome, and reports whether there is something.
+// fill sets the notice for an outcome, and reports whether there is one.
 func (n *Notice) fill(rule *descriptor.Rule, l *descriptor.Limit, c *charge, o *backend.Outcome) bool {
 	if o.Failed {
 		return false

@@ -8,8 +8,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// send sends an event about charge j, which is descriptor i's, if one is due. ends is the time until what it reports
-// ends.
+// send sends an event about charge j, which is descriptor i's, if one is due. ends is the time until the reported
+// denial or penalty ends.
 func (w *work) send(kind events.Kind, d *Decision, i, j int, ends time.Duration) {
 	c := &w.charges[j]
 	take := &w.request.Takes[c.take]

@@ -85,9 +85,9 @@ func (d *Decision) addHeader(key, value string) {
 	}
 }
 
-// tightest returns the descriptor that headers describe, or -1 if there is none. If descriptors outside quota mode are
-// over their limits, it is the last of these. Otherwise it is the descriptor with the least remaining, or the first of
-// several.
+// tightest returns the descriptor that headers describe, or -1 if no descriptor is limited. If descriptors outside
+// quota mode are over their limits, it is the last of these. Otherwise it is the descriptor with the least remaining,
+// or the first of several.
 func (w *work) tightest(d *Decision) int {
 	best, enforced := -1, false
 	for i := range d.Statuses {

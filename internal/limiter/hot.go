@@ -8,12 +8,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 )
 
-// ofRequest stands in for the rule's name of a limit that a request brings along: such a limit has no rule.
+// ofRequest stands in for the rule's name: a limit that a request carries has no rule.
 const ofRequest = "request_limit"
 
-// hotRules are the handles in the hot key tracker that uses of counters are recorded under.
+// hotRules holds the hot key tracker's handles under which uses of counters are recorded.
 type hotRules struct {
-	rules    []*hotkeys.Rule // by Rule.Index
+	rules    []*hotkeys.Rule // indexed by Rule.Index
 	requests map[*descriptor.Domain]*hotkeys.Rule
 }
 

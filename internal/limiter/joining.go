@@ -15,7 +15,7 @@ type joining struct {
 	hashed int     // how many takes are in the table
 	seed   maphash.Seed
 
-	members []int64 // by take: the descriptors that it reserves for; empty if reservations are all or nothing
+	members []int64 // number of descriptors each take reserves for; empty if reservations are all or nothing
 }
 
 // fewTakes is how many takes are compared one by one. More are found by the hashes of their keys, so that the cost of a
@@ -93,7 +93,7 @@ func (s *joining) countMember(take int) {
 	s.members[take]++
 }
 
-// membersOf returns the number of descriptors that get equal parts of what a take is granted.
+// membersOf returns the number of descriptors that share the hits granted to a take in equal parts.
 func (s *joining) membersOf(take int) int64 {
 	if take < len(s.members) {
 		return s.members[take]

@@ -105,8 +105,8 @@ func (w *work) tighter(j, best int) bool {
 	}
 }
 
-// left returns how many hits are left under a charge that is not denied. Under a limit that the request brings along it
-// is what these cost under the rule, so that both can be compared.
+// left returns the remaining hits under a charge that is not denied. For a limit that the request carries, they are
+// converted to their cost under the rule, so that both can be compared.
 func (w *work) left(c *charge) uint64 {
 	n := w.outcome(c).Remaining(c.capacity())
 	if c.cost > 1 {

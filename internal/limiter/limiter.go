@@ -48,10 +48,10 @@ func New(opts Options) *Limiter {
 
 // Decider decides requests: a Limiter, or something in front of one.
 type Decider interface {
-	// Start decides a request at now, and fills d, whose slices it reuses. It never holds its caller up. If it can decide
-	// at once, it returns true and the error. Otherwise it returns false, and calls done with the error later, once, from
-	// another goroutine. It uses ctx, req and d until then. What done does must not take long: other requests wait for it.
-	// Without a batch (nil), what must be sent to the store's server goes at once; else it goes when the batch is sent.
+	// Start decides a request at now, and fills d, whose slices it reuses. It never blocks. If it can decide immediately,
+	// it returns true and the error. Otherwise it returns false, and later calls done once, with the error, from another
+	// goroutine. It uses ctx, req and d until then. done must be quick: other requests wait for it. Without a batch (nil),
+	// commands for the store's server are sent immediately; otherwise they are sent with the batch.
 	//
 	// The errors are *InvalidError, ErrNoRules, and the backend's error if on_error does not give an answer instead. With
 	// a backend's error nothing is known about the request's limits.
@@ -66,7 +66,7 @@ func Decide(ctx context.Context, by Decider, now time.Time, req *Request, d *Dec
 	return Ended(w, decided, err)
 }
 
-// Ended waits for a decision that was started with w.Done. A panic in another goroutine becomes one of the caller.
+// Ended waits for a decision that was started with w.Done. It repeats a panic of another goroutine in this one.
 func Ended(w *async.Waiter, decided bool, err error) error {
 	if err = w.Wait(decided, err); err != nil {
 		if p, ok := errors.AsType[*async.PanicError](err); ok {
@@ -93,7 +93,7 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	}
 	if len(w.request.Takes) > 0 {
 		w.pending = pending{ctx, d, done}
-		if req.Purpose == Look { // stores look only while their caller waits
+		if req.Purpose == Look { // Peek blocks, as stores never peek in the background
 			async.Go(func() error { return l.parts.Store.Peek(ctx, now, &w.request) }, w.resume)
 			return false, nil
 		}
@@ -107,25 +107,25 @@ func (l *Limiter) Start(ctx context.Context, now time.Time, b *Batch, req *Reque
 	return true, err
 }
 
-// resume finishes a decision that Start has begun, with the answer of the store.
+// resume finishes a decision that Start started, with the store's answer.
 func (l *Limiter) resume(w *work, err error) {
 	done := w.pending.done
 	done(l.finishStarted(w, err)) // outside of the recover: a panic of done must not call it twice
 }
 
-// finishStarted finishes a decision that Start has begun. A panic becomes an error.
+// finishStarted finishes a decision that Start started. A panic becomes an error.
 func (l *Limiter) finishStarted(w *work, storeErr error) (err error) {
 	defer async.Recover(&err)
 	if _, ok := errors.AsType[*async.PanicError](storeErr); ok {
-		return storeErr // what the store left behind is not known, so on_error does not answer, and w is not used again
+		return storeErr // the store's state is unknown: on_error does not answer, and w is not reused
 	}
 	err = w.finish(w.pending.ctx, w.pending.decision, storeErr)
 	l.release(w)
 	return err
 }
 
-// begin takes a request through the stages before the store: Match, Apply and Charge. It empties d. Without an error,
-// the caller has to release the work.
+// begin runs the stages before the store: Match, Apply and Charge. It empties d. Unless it returns an error, the caller
+// must release the work.
 func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Decision) (*work, error) {
 	d.reset()
 	snap, err := l.accept(req)
@@ -147,8 +147,8 @@ func (l *Limiter) begin(ctx context.Context, now time.Time, req *Request, d *Dec
 	return w, nil
 }
 
-// findCharges matches every descriptor and applies its rule: the charges are then the limits that each descriptor is
-// under, with their numbers for this caller. If matching may take long, it stops when ctx ends.
+// findCharges matches every descriptor and applies its rule. The charges are then the limits of each descriptor, with
+// their numbers for this customer. If matching may take long, it stops when ctx ends.
 func (w *work) findCharges(ctx context.Context) error {
 	w.subjects = slices.Grow(w.subjects, len(w.req.Descriptors))[:len(w.req.Descriptors)]
 	slow := w.domain != nil && w.domain.HasPatterns()
@@ -191,7 +191,7 @@ func (w *work) finish(ctx context.Context, d *Decision, err error) error {
 	return nil
 }
 
-// answer adds what callers see besides the statuses.
+// answer adds the headers and metadata that clients see in addition to the statuses.
 func (w *work) answer(d *Decision) {
 	w.addHeaders(d)
 	if w.snap.settings.Metadata {

@@ -2,8 +2,8 @@ package limiter
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// match finds the rule of a descriptor. A request's own limit that is honoured whatever the rules say needs none,
-// unless callers may reserve hits under it.
+// match finds the rule of a descriptor. A request's own limit that is honoured under every rule needs no rule, unless
+// hits can be reserved under it.
 func (w *work) match(s *subject, d *Descriptor) {
 	s.hits, s.sent = hits(w.req, d), d.Entries
 	if w.domain == nil {

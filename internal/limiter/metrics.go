@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// What is exported of a series even while it is zero.
+// Parts of a series that are exported even while they are zero.
 const (
 	alwaysRule      = 1 << iota // all that every rule has, so that its first hit shows as an increase
 	alwaysPenalties             // the penalties, because a limit of the rule has one
@@ -28,7 +28,7 @@ type series struct {
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
 
-	Penalties atomic.Uint64 // that have begun
+	Penalties atomic.Uint64 // number of penalties started
 
 	Unlimited atomic.Uint64 // hits under an unlimited rule; no other counter includes them
 
@@ -56,9 +56,9 @@ func newNames(most int, others string) *names {
 // allNames are the series by name.
 type allNames struct {
 	noDots         bool   // Options.NoDots
-	named          *names // by "domain.rule"
-	unknownDomains *names // by domain without rules; Total counts the requests' descriptors
-	unmatched      *names // by domain; Total counts requests for which the domain has no rule
+	named          *names // keyed by "domain.rule"
+	unknownDomains *names // keyed by domain without rules; Total counts the requests' descriptors
+	unmatched      *names // keyed by domain; Total counts requests for which the domain has no rule
 }
 
 // metrics are the counters of rules and of decisions. Each rule's series is found when a snapshot is made. Only names
@@ -67,7 +67,7 @@ type metrics struct {
 	allNames
 	withinRules
 
-	decisions    [3]atomic.Uint64 // by Code
+	decisions    [3]atomic.Uint64 // indexed by Code
 	shadowed     atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown      atomic.Uint64    // requests whose domain has no rules
 	invalid      atomic.Uint64    // requests that are invalid, whatever the backend answers
@@ -82,15 +82,15 @@ type metrics struct {
 
 // withinRules are series of parts of rules.
 type withinRules struct {
-	limits  *metric.Names[limitSeries] // of limits that vary
-	classes *metric.Names[classSeries] // of limits that classes share
+	limits  *metric.Names[limitSeries] // series of limits that vary
+	classes *metric.Names[classSeries] // series of limits that classes share
 }
 
-// failed counts what the backend could not answer.
+// failed counts requests that the backend could not answer.
 type failed struct {
 	requests    atomic.Uint64
-	answered    atomic.Uint64    // requests that on_error has answered
-	descriptors [5]atomic.Uint64 // by descriptor.OnError: those that it has answered
+	answered    atomic.Uint64    // requests answered by on_error
+	descriptors [5]atomic.Uint64 // descriptors answered by on_error, indexed by descriptor.OnError
 }
 
 // The results of reservations in metrics.

@@ -17,7 +17,7 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 	w.metrics.failed.requests.Add(1)
 	cause = fmt.Errorf("count hits: %w", cause)
 	if err := ctx.Err(); err != nil {
-		return cause // the caller has left
+		return cause // the client is gone
 	}
 	degraded := false
 	for i := range w.subjects {
@@ -28,9 +28,9 @@ func (w *work) fallBack(ctx context.Context, cause error) error {
 		choice := w.onError(s)
 		if s.changesReservation() && w.req.Purpose != Settled {
 			if w.req.Reservation != nil {
-				return cause // its caller can repeat it
+				return cause // the client can repeat it
 			}
-			choice = descriptor.OnErrorAllow // what has passed has passed
+			choice = descriptor.OnErrorAllow // these hits have already passed
 		}
 		switch choice {
 		case descriptor.OnErrorAllow, descriptor.OnErrorDeny:
@@ -111,7 +111,7 @@ func (w *work) countLocally(s *subject) {
 			}
 			t = w.countedHere.Add(c.take, w.request.Takes[c.take])
 			if w.req.Purpose != Settled { // settled hits are a commit without a reservation
-				t.Reservation = nil // no id is returned, so the caller could not commit the reservation
+				t.Reservation = nil // no ID is returned, so the client could not commit the reservation
 			}
 		}
 		// of the charges of a take, the one with the smallest limit

@@ -5,13 +5,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// An operator's override gives one caller of a rule other numbers, for all limits of the rule or for one of them; or it
-// blocks the caller, or lifts the limits.
+// An operator's override replaces the numbers for one customer of a rule, for all its limits or for one of them. It may
+// also block the customer, or lift the limits.
 
-// caller is who an override may be for.
+// caller identifies the customer whom an override may match.
 type caller struct{ counted, sent []descriptor.Entry }
 
-// overridable reports whether rules of the domain may have overrides, and there are some.
+// overridable reports whether the domain allows overrides and at least one exists.
 func (w *work) overridable() bool { return w.domain.Overridable && w.snap.overrides.Len() > 0 }
 
 // override applies the overrides of all descriptors.
@@ -70,8 +70,9 @@ func (w *work) overrideOne(s *subject) {
 	}
 }
 
-// applyNumbers gives a limit the numbers of an override. It returns false if there is none, or if the rule does not
-// allow it any more, because the rule was changed after the override was written. Then the rule's numbers stay.
+// applyNumbers replaces a limit's numbers by those of an override. It returns false if the override has none. It also
+// returns false if the rule no longer allows them because it was changed after the override was written. The rule's
+// numbers then stay.
 func (w *work) applyNumbers(n *override.Numbers, rule *descriptor.Rule, c *charge) bool {
 	if n.Kind == 0 || n.Kind == override.Blocked && c.state.idle() {
 		return false
@@ -90,7 +91,7 @@ func (w *work) applyNumbers(n *override.Numbers, rule *descriptor.Rule, c *charg
 	return true
 }
 
-// block leaves the blocked limit as the only one: one limit that admits nothing is enough.
+// block keeps only the blocked limit: one limit that denies everything is enough.
 func (w *work) block(cs []charge, blocked int) {
 	for i := range cs {
 		if i != blocked {
@@ -127,8 +128,8 @@ func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *overrid
 }
 
 // overrideOf returns the override of one limit of a rule. It has no Kind if none is active. An override may be older
-// than the rule's `fold_case` or `group`, and then has a value as it was sent at that time: it is still found for
-// callers who send this value.
+// than the rule's `fold_case` or `group`, and then holds an ungrouped value. It still applies to customers who send
+// exactly this value.
 func (w *work) overrideOf(rule *descriptor.Rule, limit string, who caller) override.Numbers {
 	now := w.now.Unix()
 	n, scratch := w.snap.overrides.Find(w.scratch, rule, limit, who.counted, now)

@@ -100,7 +100,7 @@ func (w *work) appendHeader(d *Decision, h *descriptor.OwnHeader, of described, 
 // used returns the hits that are used, or their percentage. A limit of 0 is used up.
 func (d described) used(f descriptor.HeaderField) uint64 {
 	used := d.capacity - d.remaining
-	if d.outcome.Kept > 0 { // what is kept for other classes is not used
+	if d.outcome.Kept > 0 { // hits reserved for other classes are not used hits
 		used = min(uint64(max(d.outcome.Used, 0)), d.capacity)
 	}
 	switch {

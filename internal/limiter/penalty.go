@@ -7,9 +7,9 @@ import (
 )
 
 // A limit with `penalty` denies everything for a time after it has denied hits. It has two takes: one on the penalty,
-// which guards the other one. The store's contract puts the guard directly before the take that it guards; here the
-// charge knows both by index. What the guard denies is passed on to the other outcome, so that all that follows sees
-// one outcome for each limit.
+// which guards the other one. The store's contract puts the guard directly before the take that it guards; a charge
+// stores the index of both. A denial by the guard is copied to the other outcome, so that later stages see one outcome
+// for each limit.
 
 // addGuard adds the take that guards t, and returns its index. Refunds, and hits that have passed, are never denied.
 func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
@@ -28,7 +28,8 @@ func (w *work) addGuard(s *subject, c *charge, t *backend.Take) int {
 	return len(w.request.Takes) - 1
 }
 
-// mergeGuards passes on what penalties deny. Charges that share a take pass on the same.
+// mergeGuards copies the denials of penalties to the outcomes that they guard. Charges that share a take get the same
+// denial.
 func (w *work) mergeGuards() {
 	for i := range w.charges {
 		c := &w.charges[i]
@@ -46,10 +47,10 @@ func (w *work) mergeGuards() {
 	}
 }
 
-// began reports whether a penalty has begun with this request.
+// began reports whether this request started a penalty.
 func began(o *backend.Outcome) bool { return !o.Failed && o.Used > o.Before }
 
-// countPenalties counts the penalties that have begun.
+// countPenalties counts the penalties that this request started.
 func (w *work) countPenalties() {
 	for i := range w.request.Takes {
 		if t := &w.request.Takes[i]; t.Guards && began(&w.request.Outcomes[i]) {
@@ -58,7 +59,7 @@ func (w *work) countPenalties() {
 	}
 }
 
-// sendPenalties sends events about the enforced penalties that this request has begun.
+// sendPenalties sends events about the enforced penalties that this request started.
 func (w *work) sendPenalties(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]

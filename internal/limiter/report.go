@@ -5,7 +5,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// reports returns what is done with every decision, in this order. Metrics need the code from before the server's
+// reports returns the functions to run on every decision, in order. Metrics need the code from before the server's
 // shadow mode, events the code after it.
 func (p *parts) reports(s *Settings) (all []report) {
 	add := func(when bool, r report) {
@@ -34,7 +34,7 @@ func (w *work) passInShadow(d *Decision) {
 // countCode counts the decision.
 func (w *work) countCode(d *Decision) { w.metrics.decisions[d.Code].Add(1) }
 
-// countTally counts what Apply has found, whether or not the request fails then.
+// countTally exports the counts that Apply collected, even if the request fails later.
 func (w *work) countTally() {
 	t := &w.tally
 	if *t == (tally{}) {
@@ -74,7 +74,7 @@ func (w *work) countRules(d *Decision) {
 	}
 }
 
-// countRule counts one descriptor. A refund is not a request, and what was reserved was counted then.
+// countRule counts one descriptor. A refund is not a request, and reserved hits were counted when they were reserved.
 func (w *work) countRule(s *subject, code Code) {
 	c := w.decidingOf(s)
 	if c == nil {

@@ -15,8 +15,8 @@ import (
 // The default bounds of a request. The code that makes a request keeps them: a Limiter decides requests of any size.
 const (
 	MaxDescriptors = 256
-	MaxEntries     = 256      // of a descriptor
-	MaxTextBytes   = 64 << 10 // of a domain, a key or a value; more than Envoy allows for all headers together
+	MaxEntries     = 256      // entries per descriptor
+	MaxTextBytes   = 64 << 10 // bytes per domain, key or value; more than Envoy allows for all headers together
 )
 
 // Request is a request for a decision.
@@ -32,7 +32,7 @@ type Request struct {
 	Reservation *Reservation
 }
 
-// Descriptor is the entries of one thing to be limited, and the caller's settings for it.
+// Descriptor is the entries of one thing to be limited, and the client's settings for it.
 type Descriptor struct {
 	Entries []descriptor.Entry
 
@@ -40,7 +40,7 @@ type Descriptor struct {
 	Hits    uint64
 	HasHits bool
 
-	// Amounts are added to the hits: the cost of the rule says what they are worth.
+	// Amounts are priced by the cost of the rule and added to the hits.
 	Amounts []descriptor.Amount
 
 	// Refund gives the hits back instead of taking them.
@@ -55,13 +55,13 @@ type Descriptor struct {
 	Numbers *override.Numbers
 }
 
-// Purpose is what a request wants besides a decision.
+// Purpose tells how a request uses the counters.
 type Purpose uint8
 
 // The purposes.
 const (
 	Count Purpose = iota // its hits are counted
-	Look                 // it only learns what would be decided
+	Look                 // nothing is counted; the answer tells how a request would be decided
 
 	Settled // its hits have passed already: they are counted whether or not they fit
 )
@@ -74,8 +74,8 @@ type Reservation struct {
 	// descriptors, so that two descriptors that share a counter do not share a reservation.
 	ID backend.ReservationID
 
-	TTL   time.Duration // reserve, extend: how long it lasts; 0: what the rule says
-	Least uint64        // reserve: descriptors that ask for more hits accept this many, if no more fit; 0: all or nothing
+	TTL   time.Duration // reserve, extend: lifetime of the reservation; 0 means the rule's
+	Least uint64        // reserve: smallest number of hits a descriptor accepts if not all fit; 0 means all or nothing
 	Final bool          // commit: the reservation ends
 
 	// Unready is why no reservation can be made now. A request that the rules allow fails with it. Nil: it can.
@@ -88,13 +88,13 @@ type Reservation struct {
 // ReservationID identifies a reservation.
 type ReservationID = backend.ReservationID
 
-// ReservationOp is what an operation on a reservation does.
+// ReservationOp is the kind of an operation on a reservation.
 type ReservationOp = backend.ReservationOp
 
-// ReservationResult is what became of an operation on a reservation.
+// ReservationResult is the result of an operation on a reservation.
 type ReservationResult = backend.ReservationResult
 
-// The operations, and the result of one that did what it should.
+// The operations, and the result of a successful one.
 const (
 	Reserve         = backend.OpReserve
 	Commit          = backend.OpCommit
@@ -102,7 +102,7 @@ const (
 	ReservationDone = backend.ReservationDone
 )
 
-// RequestLimit is a limit that a request brings along: a number of requests per fixed window on the clock.
+// RequestLimit is a limit that a request carries: a number of requests per fixed window on the clock.
 type RequestLimit struct {
 	Requests   uint32
 	Unit       int32  // a descriptor.Unit as received on the wire; an unknown unit makes the request invalid
@@ -112,10 +112,10 @@ type RequestLimit struct {
 // ErrNoRules is returned until rules have been loaded for the first time.
 var ErrNoRules = errors.New("no rate limit configuration loaded")
 
-// InvalidError reports a request that no server could answer. Callers find it with errors.As.
+// InvalidError reports a request that no server could answer. Use errors.As to find it.
 type InvalidError struct {
 	Field   string // domain, descriptors[1].limit.unit, ...; empty: the whole request
-	Message string // what is wrong, including the field
+	Message string // the error text, including the field
 	Err     error  // the cause, if there is one
 }
 
@@ -132,7 +132,7 @@ func (e *InvalidError) Unwrap() error { return e.Err }
 // NotReservableError reports a descriptor whose rule allows no reservations.
 type NotReservableError struct {
 	Descriptor int    // its index
-	Rule       string // empty: the limit is one that the request brings along
+	Rule       string // empty for a limit that the request carries
 }
 
 // Error implements error.

@@ -7,19 +7,20 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A request may bring a limit along for a descriptor. The domain's `request_override` says what becomes of it: it
-// counts instead of the rule's limits (honour), or in addition to them (min), unless an override is active; or it never
-// counts (ignore).
+// A request may carry a limit for a descriptor. The domain's `request_override` decides how it is used: it counts
+// instead of the rule's limits (honour), or in addition to them (min), unless an override is active; or it never counts
+// (ignore).
 //
-// With min both count because no comparison of numbers bounds what passes: each window that a request asks for has a
-// counter of its own. A caller that asks for 3 per hour, then for 3 per 2 hours, and so on, would get 3 hits from each.
+// With min both count, because the lower of two numbers would not bound the hits: each window that a request asks for
+// has a separate counter. A client that asks for 3 per hour, then for 3 per 2 hours, and so on, would get 3 hits from
+// each.
 
-// honours reports whether the limit that a request brings along counts whatever the rules say.
+// honours reports whether the limit that a request carries counts under every rule.
 func (w *work) honours() bool {
 	return w.domain.RequestOverride <= descriptor.RequestHonour && !w.overridable()
 }
 
-// requestLimit decides what becomes of the limit that a request brings along, if there is a rule.
+// requestLimit decides how the limit that a request carries and the rule's limits combine.
 func (w *work) requestLimit(s *subject, d *Descriptor) {
 	inForce := s.rule != nil && w.applies(s)
 	if inForce && w.overrideInForce(s.rule, s.sent).Kind != 0 {
@@ -38,7 +39,7 @@ func (w *work) requestLimit(s *subject, d *Descriptor) {
 	}
 }
 
-// chargeRequestLimit makes the limit that a request brings along the only charge of its descriptor.
+// chargeRequestLimit makes the limit that a request carries the only charge of its descriptor.
 func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	w.charges = w.charges[:s.first]
 	l := w.chargeBrought(s, d, 1)
@@ -49,8 +50,8 @@ func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	s.rule = nil
 }
 
-// addRequestLimit adds the limit that a request brings along to the limits of the rule. Its hits can be reserved
-// together with the rule's, unless they are not the same ones.
+// addRequestLimit adds the limit that a request carries to the limits of the rule. Its hits can be reserved together
+// with the rule's, unless the two count different hits.
 func (w *work) addRequestLimit(s *subject, d *Descriptor) {
 	cost := int64(min(s.hitCost(), math.MaxInt64))
 	l := w.chargeBrought(s, d, max(cost, 1))

@@ -112,8 +112,8 @@ func (w *work) applyNamedReservations() {
 	}
 }
 
-// idOf returns the ID of a reservation that a caller names. A name that does not fit into an ID is hashed, because
-// names may have any length. A caller that crafts a colliding name gains nothing: it could have sent the other name.
+// idOf returns the ID of a reservation that a client names. A name that does not fit into an ID is hashed, because
+// names may have any length. A client that crafts a colliding name gains nothing: it could have sent the other name.
 func (w *work) idOf(name string) (id backend.ReservationID) {
 	switch {
 	case len(name) < len(id):
@@ -172,8 +172,8 @@ func (s *subject) sameReservation(other *subject) bool {
 		s.reservation.Op == other.reservation.Op
 }
 
-// growReservations makes room for the reservations of a request's takes in advance: takes point into the slice, so it
-// must not be reallocated afterwards.
+// growReservations reserves capacity for the reservations of a request's takes: takes point into the slice, so it must
+// not be reallocated afterwards.
 func (w *work) growReservations() {
 	n := 0
 	for i := range w.subjects {
@@ -231,9 +231,8 @@ func places(op backend.ReservationOp) int64 {
 	return 0
 }
 
-// reservationOutcomes fills in what became of the request's reservation under each descriptor. If fewer hits were
-// reserved than the descriptor asked for, these are the ones that count. Reservations that an entry names are all or
-// nothing.
+// reservationOutcomes sets the result of the request's reservation under each descriptor. If fewer hits were reserved
+// than a descriptor asked for, the reserved hits count. Reservations named by an entry are all or nothing.
 func (w *work) reservationOutcomes(d *Decision) {
 	for i := range w.subjects {
 		s := &w.subjects[i]
@@ -262,7 +261,7 @@ func (w *work) reservationsOf(s *subject) iter.Seq2[*charge, *backend.Reservatio
 	}
 }
 
-// reservationOutcome returns what became of a reservation under one limit.
+// reservationOutcome returns the result of a reservation under one limit.
 func (w *work) reservationOutcome(s *subject, c *charge, h *backend.Reservation) ReservationOutcome {
 	one := ReservationOutcome{Some: true, Result: h.Result, Expires: instant(h.Expires)}
 	switch {
@@ -282,7 +281,7 @@ func instant(micros int64) time.Time {
 	return time.UnixMicro(micros)
 }
 
-// add adds what became of the reservation under one more limit of a descriptor.
+// add merges the result of the reservation under one more limit of a descriptor.
 func (a *ReservationOutcome) add(one ReservationOutcome, op backend.ReservationOp) {
 	switch {
 	case !a.Some:

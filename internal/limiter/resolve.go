@@ -7,9 +7,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Resolve returns the counter of one limit of a descriptor, with the numbers that hold for its caller. Another region
-// asks for it, whose rules may differ. tag is the limit's: descriptor.Rule.Tag. Resolve returns false if no rule
-// matches, or if the rule has no such limit.
+// Resolve returns the counter of one limit of a descriptor, with the numbers for its customer. It answers another
+// region, whose rules may differ. tag is the limit's descriptor.Rule.Tag. Resolve returns false if no rule matches, or
+// if the rule has no such limit.
 func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Entry,
 	tag string) (found backend.Resolved, ok bool) {
 	w, err := l.inquire(now, l.snapshot.Load(), domain, &Descriptor{Entries: entries})
@@ -38,7 +38,7 @@ func (l *Limiter) Resolve(now time.Time, domain string, entries []descriptor.Ent
 	return found, false
 }
 
-// ruling is what Sums returns for a snapshot, for some time.
+// ruling caches the result of Sums for a snapshot, for a limited time.
 type ruling struct {
 	of          *snapshot
 	from, until int64 // seconds since the Unix epoch

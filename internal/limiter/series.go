@@ -31,7 +31,7 @@ func (w *work) seriesOf(s *subject) *series {
 }
 
 // appendMetricPath appends the metric's name for a request's entries, in envoyproxy/ratelimit's form. rule is nil for a
-// request's own limit. Values that share a counter also share a name, which has the pattern: callers can invent values,
+// request's own limit. Values that share a counter also share a name, which has the pattern: clients can invent values,
 // but not patterns. With noDots, the only dots are those between the parts.
 func appendMetricPath(b []byte, domain string, entries []descriptor.Entry, rule *descriptor.Rule, noDots bool) []byte {
 	part := func(from int) {

@@ -29,7 +29,7 @@ type Options struct {
 	Events  *events.Sink     // gets events about denials, warnings and penalties; nil: off
 }
 
-// Settings are what the operator sets for all domains. The zero value enforces every rule and adds no headers.
+// Settings apply to all domains. The zero value enforces every rule and adds no headers.
 type Settings struct {
 	Shadow bool // every request passes; statuses still show which limits were exceeded
 	Quota  bool // every rule is in quota mode
@@ -74,21 +74,21 @@ type HeaderNames struct {
 type snapshot struct {
 	tree      *descriptor.Tree
 	settings  Settings
-	series    []*series            // by Rule.Index; nil for rules whose metric name depends on the request
-	limits    [][]*limitSeries     // by Rule.Index and limit; nil for rules whose limits do not vary
-	classes   [][][]*classSeries   // by Rule.Index, limit and class; nil for rules and limits without classes
-	replicas  int                  // that share the limits; 0: not known, as 1
-	shares    [][]descriptor.Limit // by Rule.Index: this replica's share of each limit; nil with one replica
-	hot       *hotRules            // nil: hot keys are off
-	overrides *override.Set        // nil: there are none
-	reports   []report             // what is done with every decision, in this order
-	plain     []bool               // by Rule.Index: decisions are plain; nil: none is
+	series    []*series            // indexed by Rule.Index; nil for rules whose metric name depends on the request
+	limits    [][]*limitSeries     // indexed by Rule.Index and limit; nil for rules whose limits do not vary
+	classes   [][][]*classSeries   // indexed by Rule.Index, limit and class; nil for rules and limits without classes
+	replicas  int                  // number of replicas that share the limits; 0 if unknown, treated as 1
+	shares    [][]descriptor.Limit // this replica's share of each limit, indexed by Rule.Index; nil with one replica
+	hot       *hotRules            // nil if hot keys are off
+	overrides *override.Set        // nil without overrides
+	reports   []report             // functions to run on every decision, in order
+	plain     []bool               // whether decisions are plain, indexed by Rule.Index; nil if none is
 }
 
-// report counts a decision, or sends what it has to say.
+// report counts a decision, or sends its events.
 type report func(*work, *Decision)
 
-// What a decision needs besides what its rules need. Only the request, or the stages, know it.
+// Needs of a decision in addition to its rules' needs. Only the request or the stages can tell them.
 const (
 	needOverride    descriptor.Needs = 1 << (iota + 8) // the rule may have overrides, and there are some
 	needNamed                                          // an entry names a reservation

@@ -29,12 +29,12 @@ func (l *Limiter) Statistics(visit func(path, stat string, n uint64)) {
 	visit("ratelimit.service.call.should_rate_limit", "service_error", m.invalid.Load())
 }
 
-// ipv4 matches what envoyproxy/ratelimit treats as an address in a name.
+// ipv4 matches text that envoyproxy/ratelimit treats as an address in a name.
 var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
 
 // statistic returns the prefix of the names of a series' statistics. It is built when it is first needed, not when a
 // decision adds a new name. As in envoyproxy/ratelimit, underscores replace characters with a meaning in the StatsD
-// protocol, and the dots of addresses. Here they also replace control characters: a line break in a value would begin
+// protocol, and the dots of addresses. Here they also replace control characters: a line break in a value would start
 // another statistic.
 func (s *series) statistic() string {
 	if made := s.reference.Load(); made != nil {

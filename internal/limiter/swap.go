@@ -5,7 +5,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Swap puts rules and settings into force for every decision that begins afterwards.
+// Swap activates rules and settings for every decision that starts afterwards.
 func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	if s.NearLimitRatio == 0 {
 		s.NearLimitRatio = 0.8
@@ -43,7 +43,7 @@ func (l *Limiter) Swap(tree *descriptor.Tree, s Settings) {
 	l.snapshot.Store(next)
 }
 
-// SetOverrides applies overrides to every decision that begins afterwards. It may be called before the first Swap.
+// SetOverrides applies overrides to every decision that starts afterwards. It may be called before the first Swap.
 func (l *Limiter) SetOverrides(s *override.Set) {
 	l.change(func(next *snapshot) { next.overrides = s }, func() { l.overrides = s })
 }
@@ -60,7 +60,7 @@ func (l *Limiter) SetReplicas(n int) {
 	l.change(func(next *snapshot) { next.replicas, next.shares = n, shares(next.tree, n) }, func() { l.replicas = n })
 }
 
-// change remembers a part of what the next snapshots have, and puts it into force now if there is a snapshot.
+// change stores a setting for the next snapshots, and applies it immediately if there is a snapshot.
 func (l *Limiter) change(apply func(next *snapshot), remember func()) {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()

@@ -80,7 +80,7 @@ func appendPercent(b []byte, s string) []byte {
 }
 
 // SafeName returns a limit's name as the protocol has it: without control characters, quotes and backslashes. Envoy
-// writes it between quotes into a header, as it is: a line break in it would begin another header.
+// writes it between quotes into a header, as it is: a line break in it would start another header.
 func SafeName(name string) string {
 	if !strings.ContainsFunc(name, unsafe) {
 		return name
@@ -107,7 +107,7 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64(max(ceilSeconds(d), 0)/time.Second), 10)
 }
 
-// appendPrintable appends a name, or the beginning of a long one.
+// appendPrintable appends a name, truncated if it is long.
 func appendPrintable(b []byte, name string) []byte {
 	most := len(b) + descriptor.MaxNameInHeader
 	for i, r := range name {
@@ -128,7 +128,7 @@ func unixCeil(t time.Time) int64 {
 	return s
 }
 
-// windowSeconds returns a window's length in seconds: an int64, or a float64 if it is no whole number of them.
+// windowSeconds returns a window's length in seconds: an int64, or a float64 for a fraction of a second.
 func windowSeconds(d time.Duration) any {
 	if d%time.Second != 0 {
 		return d.Seconds()

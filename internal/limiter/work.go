@@ -16,17 +16,17 @@ type work struct {
 	state
 	buffers
 
-	lane   uint32      // in the hot key tracker; each work keeps its own
-	resume func(error) // called with the answer of the store to a decision that Start has begun; made once
+	lane   uint32      // lane in the hot key tracker; each work keeps the same one
+	resume func(error) // called with the store's answer to a decision that Start started; allocated once
 }
 
-// parts are what the decisions of one limiter use, besides the rules.
+// parts are the components that the decisions of one limiter use, in addition to the rules.
 type parts struct {
 	Options
 	metrics *metrics
 }
 
-// state is what is known about one decision, besides what is in the buffers. Every decision begins with the zero value.
+// state is the state of one decision outside the buffers. Every decision starts with the zero value.
 type state struct {
 	question
 	needs   descriptor.Needs
@@ -34,7 +34,7 @@ type state struct {
 	pending pending
 }
 
-// question is what is asked, and by which rules and at what time it is answered.
+// question is the request, with the rules and the time that decide it.
 type question struct {
 	req    *Request
 	snap   *snapshot
@@ -45,14 +45,14 @@ type question struct {
 	showsAll bool
 }
 
-// tally is what is counted although the request may fail later.
+// tally holds counts that are exported even if the request fails later.
 type tally struct {
 	denied   int                          // refunds that the domain does not allow
 	unusable int                          // overrides that the rules do not allow any more
 	unscaled [descriptor.ScaleResults]int // numbers of entries that were not used as they are
 }
 
-// pending is how a decision that Start has begun continues.
+// pending tells how to finish a decision that Start started.
 type pending struct {
 	ctx      context.Context
 	decision *Decision
@@ -64,19 +64,19 @@ type buffers struct {
 	subjects          []subject             // one for each descriptor
 	charges           []charge              // those of the first descriptor, then those of the second, ...
 	limits            []descriptor.Limit    // limits that are not the rules': of requests, and with other numbers
-	entries           []descriptor.Entry    // with the values that count, of rules that group values
+	entries           []descriptor.Entry    // entries with grouped values, for rules that group values
 	replaced          []string              // the names of limits that matching rules replace
 	namedReservations []Reservation         // the reservations that entries name
-	request           backend.Request       // what the store is asked for
-	origins           []backend.Origin      // of the takes whose limits are counted across regions
+	request           backend.Request       // the request to the store
+	origins           []backend.Origin      // origins of the takes whose limits are counted across regions
 	keyBytes          []byte                // the keys of all takes, one after the other
-	reservations      []backend.Reservation // of the takes, which point here
-	joining           joining               // which takes are for several charges
+	reservations      []backend.Reservation // reservations of the takes, which point here
+	joining           joining               // maps charges that share a counter to a single take
 	countedHere       backend.SubRequest    // the takes that this replica counts because of on_error: local
-	// by charge, if descriptor.NeedsActive: what callers see instead of the outcomes' times
+	// times that clients see instead of the outcomes', by charge; only if descriptor.NeedsActive
 	spans   []span
 	text    headerText // the values of the headers that the domain defines
-	scratch []byte     // for what is looked up by a name
+	scratch []byte     // buffer for lookup keys
 }
 
 const (
@@ -108,7 +108,7 @@ func (b *buffers) empty() {
 	empty(&b.scratch, maxKeptBytes)
 }
 
-// empty empties a buffer. What it pointed to can be collected. A large buffer is given up.
+// empty empties a buffer, so that the objects it pointed to can be collected. A large buffer is dropped.
 func empty[T any](s *[]T, most int) {
 	switch {
 	case len(*s) == 0:
@@ -135,15 +135,15 @@ type subject struct {
 	sent             []descriptor.Entry // its entries, without one that names a reservation
 	counted          []descriptor.Entry // the same with the values that count
 	namesReservation bool               // its last entry names a reservation
-	reservation      *Reservation       // it is an operation on this reservation; nil: of none
-	numbers          *override.Numbers  // that it brings along; nil: none
+	reservation      *Reservation       // the reservation that this descriptor operates on; nil without one
+	numbers          *override.Numbers  // the override that the descriptor carries; nil without one
 
-	hits       int64 // that it adds
-	admitted   int64 // of them; fewer if only some were reserved; set by Judge
+	hits       int64 // hits that the descriptor adds
+	admitted   int64 // hits that passed, fewer than hits if only some were reserved; set by Judge
 	first, end int   // its charges are work.charges[first:end]
 
 	by            authority
-	allUnenforced bool // none of its limits is enforced for this caller
+	allUnenforced bool // no limit of the descriptor is enforced for this customer
 
 	degraded descriptor.OnError // how on_error answered; descriptor.OnErrorDefault: the store did
 	deciding int                // the charge that its status describes; none: it has no take; set by Judge
@@ -169,23 +169,23 @@ func (s *subject) unlimited() bool { return s.rule != nil && s.rule.Unlimited ||
 // shadow reports whether nothing of the descriptor is enforced.
 func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.rule.Shadow }
 
-// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this caller, while
+// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this customer, while
 // another limit of the descriptor is.
 func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
 // charge is one limit of a descriptor. Every limit of its rule has one, even a limit that does not apply now: operators
 // see them, and a wait may last until they apply.
 type charge struct {
-	limit *descriptor.Limit // with the numbers for this caller
+	limit *descriptor.Limit // the limit, with the numbers for this customer
 	// only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
 	share *descriptor.Limit
-	index int   // in the rule's limits
+	index int   // index in the rule's limits
 	cost  int64 // the request brings the limit along, which counts hits without this cost of the rule; 0: it is the rule's
-	take  int   // in the request's takes; none: it has no take
-	guard int   // the take on its penalty; none: it has none
+	take  int   // index in the request's takes; none without a take
+	guard int   // index of the take on its penalty; none without a penalty
 	state chargeState
 
-	penalty time.Duration // for how long its penalty still denies; 0: none is active. Known when guards are merged
+	penalty time.Duration // remaining time of its penalty, set when guards are merged; 0 without an active penalty
 }
 
 const none = -1
@@ -197,7 +197,7 @@ const (
 	inactive   chargeState = 1 << iota // the limit does not apply at this time
 	replaced                           // a rule that matches another descriptor replaces it
 	lifted                             // an override lets every request pass it
-	beside                             // an override blocks the caller, and another limit of the rule carries the block
+	beside                             // an override blocks the customer, and another limit of the rule carries the block
 	unenforced                         // it is counted, and hits over it pass
 )
 
@@ -213,7 +213,7 @@ func (c *charge) brought() bool { return c.cost > 0 }
 // outcome returns the answer to a charge that has a take.
 func (w *work) outcome(c *charge) *backend.Outcome { return &w.request.Outcomes[c.take] }
 
-// capacity returns how many hits fit under what the charge was counted against.
+// capacity returns how many hits fit under the limit or share that counted the charge.
 func (c *charge) capacity() uint64 {
 	if c.share != nil {
 		return c.share.Capacity()
@@ -225,12 +225,12 @@ func (c *charge) capacity() uint64 {
 func (w *work) chargesOf(s *subject) []charge { return w.charges[s.first:s.end] }
 
 // ruleCharges returns the charges of the limits of a descriptor's rule: all but the one of a limit that the request
-// brings along.
+// carries.
 func (w *work) ruleCharges(s *subject) []charge {
 	return w.charges[s.first : s.first+len(s.rule.Limits)]
 }
 
-// decidingOf returns the charge that the status of a descriptor describes, or nil if there is none.
+// decidingOf returns the charge that the status of a descriptor describes, or nil if the descriptor has no limits.
 func (w *work) decidingOf(s *subject) *charge {
 	if s.deciding == none {
 		return nil
@@ -249,7 +249,7 @@ func (w *work) applies(s *subject) bool {
 }
 
 // dropUnused takes the rule away from a descriptor if none of the rule's limits applies. Their charges stay. A limit
-// that the request brings along is then the only one.
+// that the request carries is then the only one.
 func (w *work) dropUnused(s *subject) {
 	if w.applies(s) {
 		return
@@ -260,7 +260,7 @@ func (w *work) dropUnused(s *subject) {
 	s.rule = nil
 }
 
-// shows reports whether callers may see the limits of descriptor i.
+// shows reports whether clients may see the limits of descriptor i.
 func (w *work) shows(d *Decision, i int) bool {
 	return d.Statuses[i].Limited && !w.subjects[i].shadow()
 }
@@ -276,7 +276,8 @@ func (w *work) taken(s *subject) iter.Seq2[int, *charge] {
 	}
 }
 
-// binding yields the charges with a take whose limits are enforced for this caller; or all of them, if none is.
+// binding yields the charges with a take whose limits are enforced for this customer, or all charges with a take if
+// none is enforced.
 func (w *work) binding(s *subject) iter.Seq2[int, *charge] {
 	return func(yield func(int, *charge) bool) {
 		for j := s.first; j < s.end; j++ {
@@ -293,8 +294,7 @@ func (w *work) counts(t *backend.Take) bool {
 		(t.Reservation == nil || t.Reservation.Op == backend.OpReserve)
 }
 
-// remaining returns how many hits are left under a charge. Nothing is left of what could not be read, or during a
-// penalty.
+// remaining returns the remaining hits under a charge: 0 if its counter could not be read, or during a penalty.
 func (w *work) remaining(c *charge) uint64 {
 	if o := w.outcome(c); !o.Failed && c.penalty == 0 {
 		return o.Remaining(c.capacity())
@@ -302,8 +302,8 @@ func (w *work) remaining(c *charge) uint64 {
 	return 0
 }
 
-// span is the times of one take for its caller: until the take would pass, until more hits fit, and until none is in
-// use.
+// span holds the times of one take for its customer: until the take would pass, until more hits fit, and until no hits
+// are in use.
 type span struct{ wait, more, reset time.Duration }
 
 // spanOf returns the times of a charge's take. Nothing is free before a penalty ends. ResetAfter stays the time of the
@@ -313,7 +313,7 @@ func (w *work) spanOf(c *charge) span {
 	s := span{o.RetryAfter, max(o.MoreAfter, c.penalty), max(o.ResetAfter, c.penalty)}
 	if c.limit.Algorithm == descriptor.SlidingLog {
 		// A log of an hour or more keeps a hit for some microseconds longer than its window. Rounded up to whole seconds,
-		// that would be a second too many: 3,601 s for a client that uses 60 an hour all at once. An answer takes longer
+		// that would be a second too many: 3,601 s for a customer that uses 60 an hour in one burst. An answer takes longer
 		// than that to arrive.
 		longest := max(c.limit.Window.Length(), c.penalty)
 		s = span{min(s.wait, longest), min(s.more, longest), min(s.reset, longest)}
