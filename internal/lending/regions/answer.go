@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// State is what every answer to another region says about this one. The region port fills in Replicas.
+// State describes this region for the other regions. Every answer carries it. The region port sets Replicas.
 func (s *Store) State() State {
 	st := State{Replica: s.replica}
 	if r := s.resolver.Load(); r != nil {
@@ -32,9 +32,9 @@ type answering struct {
 	done   func(*Answer)
 }
 
-// Answer carries out a query of another region. from is that region, as its certificate says. done is called once,
-// perhaps from another goroutine; what it does must not take long. A limit counts here whatever the rules of this
-// region say of its home: homes never forward.
+// Answer carries out a query of another region. from is the region that the certificate of the other side names. done
+// is called once, perhaps on another goroutine, and must return quickly. The limit counts here even if the rules of
+// this region name another home: homes never forward.
 func (s *Store) Answer(ctx context.Context, from string, q *Query, done func(*Answer)) {
 	a := &answering{of: s, from: from, query: q, done: done}
 	now := s.opts.Now()
@@ -60,7 +60,7 @@ func (s *Store) Answer(ctx context.Context, from string, q *Query, done func(*An
 	}
 }
 
-// resolve finds the counters of a query. It returns false if nothing is to be done.
+// resolve finds the counters of a query. It returns false if there is nothing to charge.
 func (a *answering) resolve(now time.Time) bool {
 	q, resolver := a.query, a.of.resolver.Load()
 	a.answer.Outcomes = make([]backend.Outcome, len(q.Takes))
@@ -101,7 +101,7 @@ func (a *answering) resolve(now time.Time) bool {
 	return true
 }
 
-// guardsNext reports whether a guard stands before a take of its own limit.
+// guardsNext reports whether the take after a guard is under the same limit.
 func (q *Query) guardsNext(i int) bool {
 	if i+1 == len(q.Takes) {
 		return false
@@ -120,7 +120,7 @@ func (a *answering) add(i int, t *Take, found *backend.Resolved, now time.Time) 
 	if t.Guards {
 		k.Key, k.Limit, k.Hits = descriptor.AppendPenaltyKey(nil, found.Key, t.Shadow), found.Limit.Penalty, 0
 	}
-	if t.Settled && t.Commits { // the store charges it, whether or not the hits fit
+	if t.Settled && t.Commits { // the store charges it even if the hits do not fit
 		k.Reservation = &backend.Reservation{Op: backend.OpCommit, Final: true, ChargeUnknown: true}
 		_, _ = rand.Read(k.Reservation.ID[:]) // it never fails
 	}
@@ -130,8 +130,8 @@ func (a *answering) add(i int, t *Take, found *backend.Resolved, now time.Time) 
 	a.part.Add(i, k)
 }
 
-// inWindow reports whether the window that ends then, in microseconds since 1970, is the present one. 0: it is not
-// known.
+// inWindow reports whether ends, in microseconds since 1970, is the end of the current window. If it is 0, the window
+// is unknown and counts as the current one.
 func inWindow(l *descriptor.Limit, ends int64, now time.Time) bool {
 	if ends == 0 || !onClock(l) {
 		return true
@@ -139,7 +139,7 @@ func inWindow(l *descriptor.Limit, ends int64, now time.Time) bool {
 	return now.UnixMicro() < ends && now.UnixMicro() >= ends-l.Window.LengthAt(now).Microseconds()
 }
 
-// noteHome notes whether the counter's home is another region by the rules of this one.
+// noteHome records and logs that another region is the counter's home by the rules of this one.
 func (a *answering) noteHome(found *backend.Resolved) {
 	home, elsewhere := a.of.HomeElsewhere(found.Key, found.Limit)
 	if !elsewhere {
@@ -154,12 +154,12 @@ func (a *answering) noteHome(found *backend.Resolved) {
 	}
 }
 
-// finish takes in the outcomes.
+// finish copies the outcomes of the store into the answer.
 func (a *answering) finish(err error) {
 	for i := range a.part.Takes {
 		o := &a.answer.Outcomes[a.part.Place(i)]
 		*o = a.part.Outcomes[i]
-		o.Cached = false // the denial cache here has answered: to the other region it is an answer of its store
+		o.Cached = false // a denial from this cache is an answer of the store for the other region
 	}
 	if err != nil {
 		if p, ok := errors.AsType[*async.PanicError](err); ok {

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
-// BenchmarkStart shows what regions add to a take that this region counts, in turns with the store behind them: as ns a
-// take, and as a ratio.
+// BenchmarkStart measures the cost of regions for a take that this region counts. Takes with and without the regions
+// store alternate; the result is in ns a take, and as a ratio.
 func BenchmarkStart(b *testing.B) {
 	plain := memory.New(memory.Options{})
 	s, err := regions.New(regions.Options{Store: memory.New(memory.Options{}), Region: "eu", Regions: []string{"eu", "us"}, Logger: slog.New(slog.DiscardHandler)})

@@ -17,30 +17,30 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/lease"
 )
 
-// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are on their
-// way share the next call.
+// far is the store of another region. Each request becomes a query. Queries that arrive while all calls are pending
+// share the next call.
 type far struct {
 	of      *Store
 	region  string
-	denials *overlimit.Cache // the denial cache in front of this store; nil: no denials are kept
-	leases  *lease.Leases    // in front of the denial cache
+	denials *overlimit.Cache // denial cache in front of this store; nil if it is disabled
+	leases  *lease.Leases    // permits, in front of the denial cache
 
-	questions *overlimit.Far // of both
+	questions *overlimit.Far // questions of the denial cache and of the leases
 
 	replicas atomic.Int64 // State.Replicas of the last answer
 	looking  atomic.Bool
 
 	mu      sync.Mutex
-	sums    map[uint64]uint64 // State.Sum of each of its replicas
+	sums    map[uint64]uint64 // State.Sum of each replica of the region
 	waiting []*inFlight
-	bytes   int // texts of the waiting queries
-	calls   int // calls on their way
+	bytes   int // length of the waiting queries' texts
+	calls   int // pending calls
 }
 
 const (
-	mostCalls   = 100             // on their way to one region
-	mostWaiting = 20 * MaxQueries // queries that wait for a call; more fail at once
-	mostBytes   = 16 << 20        // of the texts of queries that wait
+	mostCalls   = 100             // pending calls to one region
+	mostWaiting = 20 * MaxQueries // queries that wait for a call; more fail immediately
+	mostBytes   = 16 << 20        // length of the waiting queries' texts
 )
 
 func newFar(s *Store, region string) *far {
@@ -59,24 +59,23 @@ func newFar(s *Store, region string) *far {
 	return f
 }
 
-// denied tells the denial cache of a denial.
+// denied adds a denial to the denial cache.
 func (f *far) denied(t *backend.Take, o *backend.Outcome) {
 	if f.denials != nil {
 		f.denials.Learn(t, o)
 	}
 }
 
-// askers returns how many replicas share what the region has left.
+// askers returns the number of replicas that share the region's remaining hits.
 func (f *far) askers() int { return int(max(f.replicas.Load(), 1)) }
 
-// mostSums is how many replicas of a region are known.
+// mostSums is the largest number of replicas of a region in far.sums.
 const mostSums = 1000
 
-// keeps reports whether anything is kept that a change in the region makes void.
+// keeps reports whether this replica holds permits or denials that a change in the region would void.
 func (f *far) keeps() bool { return f.leases.Len() > 0 || f.denials != nil && f.denials.Len() > 0 }
 
-// hears takes in what a replica of the region says about itself. After a change, the region's permits and denials are
-// void.
+// hears applies the state in an answer of the region. After a change, the region's permits and denials are void.
 func (f *far) hears(s State) {
 	f.replicas.Store(int64(s.Replicas))
 	f.leases.SetReplicas(s.Replicas)
@@ -103,20 +102,21 @@ func (f *far) hears(s State) {
 	}
 }
 
-// inFlight is a request on its way.
+// inFlight is a request whose query is waiting or sent.
 type inFlight struct {
 	far   *far
 	query Query
 	timer *time.Timer
-	stop  func() bool // ends the watch over the caller's context
-	size  int         // Query.size
+	stop  func() bool // stops watching the caller's context
+	size  int         // length of the query's texts
 
-	asked bool // it is a question for which no caller waits
+	asked bool // sent by this replica itself: no request waits for the answer
 
 	mu      sync.Mutex
-	request *backend.Request // nil: it has its answer
+	request *backend.Request // nil once the request is answered
 	done    func(error)
-	late    []backend.Take // copies, after the caller has left: an answer still tells what is denied
+	// copies of the takes of a request that stopped waiting: its answer can still fill the denial cache
+	late []backend.Take
 }
 
 // Start implements backend.Starter.
@@ -125,7 +125,7 @@ func (f *far) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *bac
 	return f.start(ctx, now, r, false, done)
 }
 
-// asker is a far store for the questions that this replica asks on its own: no caller waits for their answers.
+// asker sends this replica's own questions: no request waits for the answers.
 type asker struct{ *far }
 
 // Start implements backend.Starter.
@@ -144,7 +144,7 @@ func (f *far) start(ctx context.Context, now time.Time, r *backend.Request, aske
 	return f.send(ctx, &inFlight{query: query, request: r, asked: asked, done: done})
 }
 
-// waited counts attempts that have waited for permits.
+// waited counts attempts that waited for permits.
 func (f *far) waited(attempts int, answered bool) {
 	f.of.counts.waited.Add(int64(attempts))
 	if !answered {
@@ -152,12 +152,12 @@ func (f *far) waited(attempts int, answered bool) {
 	}
 }
 
-// newQuestion returns a question about one counter for which no caller waits. answered is called with its outcome.
+// newQuestion returns a question about one counter, for which no request waits. It calls answered with the outcome.
 func newQuestion(f *far, q *Query, answered func(*backend.Outcome)) *inFlight {
 	r := &backend.Request{Takes: []backend.Take{{Limit: new(descriptor.Limit)}}, Outcomes: make([]backend.Outcome, 1)}
 	n := &inFlight{far: f, query: *q, request: r, size: q.size(), asked: true,
 		done: func(error) { answered(&r.Outcomes[0]) }}
-	n.mu.Lock() // until the timer is known to the one that stops it
+	n.mu.Lock() // leave, which stops the timer, must not run before both are set
 	defer n.mu.Unlock()
 	n.timer, n.stop = time.AfterFunc(callTimeout, func() { n.leave(errNoAnswer) }), func() bool { return true }
 	return n
@@ -200,7 +200,7 @@ func (f *far) send(ctx context.Context, q *inFlight) (settled bool, err error) {
 		f.of.counts.waited.Add(int64(len(q.request.Takes)))
 	}
 	q.far, q.size = f, q.query.size()
-	q.mu.Lock() // until the timer is known to the one that stops it
+	q.mu.Lock() // leave, which stops the timer, must not run before both are set
 	q.timer = time.AfterFunc(left, func() { q.leave(f.leaves(ctx, own)) })
 	q.stop = context.AfterFunc(ctx, func() { q.leave(f.leaves(ctx, own)) })
 	q.mu.Unlock()
@@ -208,7 +208,8 @@ func (f *far) send(ctx context.Context, q *inFlight) (settled bool, err error) {
 	return false, nil
 }
 
-// leaves is the error of a caller that stops waiting. own: its deadline has passed, not Options.Timeout.
+// leaves returns the error for a request that stops waiting. own means that its deadline has passed, not
+// Options.Timeout.
 func (f *far) leaves(ctx context.Context, own bool) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -225,10 +226,10 @@ func (f *far) leaves(ctx context.Context, own bool) error {
 // errOrigin is the error of takes without Origin under a limit that another region counts.
 var errOrigin = fmt.Errorf("%w: another region cannot find a limit without the descriptor", backend.ErrUnavailable)
 
-// errPenalty is the error of a take on a penalty without one on its limit.
+// errPenalty is the error of a take on a penalty whose counter is not part of the request.
 var errPenalty = fmt.Errorf("%w: another region cannot find a penalty without its limit", backend.ErrUnavailable)
 
-// queryOf makes a query of a request. Its text may be in memory that the caller uses again, so it is copied.
+// queryOf turns a request into a query. It copies all texts, because the caller may reuse their memory.
 func queryOf(now time.Time, r *backend.Request) (Query, error) {
 	q := Query{Together: r.Together, PeekWhenKnown: r.PeekWhenKnown, Takes: make([]Take, 0, len(r.Takes))}
 	last := -1
@@ -272,7 +273,7 @@ func queryOf(now time.Time, r *backend.Request) (Query, error) {
 	return q, nil
 }
 
-// onClock reports whether a limit counts in windows that begin on the clock, and forgets everything when one ends.
+// onClock reports whether a limit's windows start on the clock. Such a limit forgets all hits at the end of each.
 func onClock(l *descriptor.Limit) bool {
 	return (l.Algorithm == descriptor.FixedWindow || l.Algorithm == descriptor.SharedWindow) && !l.FirstHit
 }
@@ -298,7 +299,7 @@ func (f *far) add(q *inFlight) {
 	}
 }
 
-// call makes calls until nothing waits.
+// call sends batches of queries until none is waiting.
 func (f *far) call() {
 	defer f.of.sending.Done()
 	for {
@@ -324,7 +325,7 @@ func (f *far) call() {
 	}
 }
 
-// ask makes one call.
+// ask sends one batch.
 func (f *far) ask(batch []*inFlight) {
 	queries := make([]Query, len(batch))
 	for i, q := range batch {
@@ -338,17 +339,17 @@ func (f *far) ask(batch []*inFlight) {
 	if err == nil {
 		err = errors.New("it has left out an answer")
 	}
-	//nolint:errorlint // the call's timeout must not look like the caller's
+	//nolint:errorlint // the timeout of the call must not look like the deadline of a request
 	err = fmt.Errorf("%w: ask the region %s: %v", backend.ErrUnavailable, f.region, err)
 	for _, q := range batch {
-		q.leave(err) // those that have an answer have left
+		q.leave(err) // no effect on those that already have an answer
 	}
 }
 
-// callTimeout bounds a call: after this long, no caller waits for its answer.
+// callTimeout bounds a call. No request waits longer for an answer.
 const callTimeout = 2 * time.Second
 
-// exchange makes a call, and takes in what the region says about itself.
+// exchange makes one call, and applies the region's state.
 func (f *far) exchange(ctx context.Context, queries []Query, answered func(int, *Answer)) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -361,7 +362,7 @@ func (f *far) exchange(ctx context.Context, queries []Query, answered func(int, 
 	return err
 }
 
-// look asks for the region's state, unless it is asked already.
+// look asks for the region's state, unless such a question is pending.
 func (f *far) look() {
 	if !f.looking.CompareAndSwap(false, true) {
 		return
@@ -382,7 +383,7 @@ func (q *inFlight) hasLeft() bool {
 	return q.request == nil
 }
 
-// leave ends the wait of the caller without an answer.
+// leave ends the wait without an answer.
 func (q *inFlight) leave(err error) {
 	q.mu.Lock()
 	r, done := q.request, q.done
@@ -391,7 +392,7 @@ func (q *inFlight) leave(err error) {
 		return
 	}
 	q.request, q.done = nil, nil
-	for i := 0; i < len(r.Takes) && !q.asked; i++ { // what the caller has lent is not valid any more
+	for i := 0; i < len(r.Takes) && !q.asked; i++ { // the request's memory must not be used after done
 		t, limit := r.Takes[i], *r.Takes[i].Limit
 		t.Key, t.Limit, t.Origin, t.Reservation = append([]byte(nil), t.Key...), &limit, nil, nil
 		q.late = append(q.late, t)
@@ -403,13 +404,13 @@ func (q *inFlight) leave(err error) {
 	done(err)
 }
 
-// end stops what would end the wait.
+// end stops the timer and the watch over the context.
 func (q *inFlight) end() {
 	q.timer.Stop()
 	q.stop()
 }
 
-// answer takes in the answer. Further answers change nothing.
+// answer hands the answer to the request. It does nothing if the request already has one.
 func (q *inFlight) answer(a *Answer) {
 	f := q.far
 	if a.Home != "" {
@@ -434,7 +435,7 @@ func (q *inFlight) answer(a *Answer) {
 	q.mu.Unlock()
 	var err error
 	for i := range r.Takes {
-		if h := r.Takes[i].Reservation; h != nil { // of hits that have passed already: nothing was reserved
+		if h := r.Takes[i].Reservation; h != nil { // these hits have already passed, so nothing was reserved
 			h.Result = backend.ReservationUnknown
 		}
 		if r.Outcomes[i] = a.outcome(i, &r.Takes[i]); r.Outcomes[i].Failed {
@@ -444,7 +445,7 @@ func (q *inFlight) answer(a *Answer) {
 	done(err)
 }
 
-// outcome is the outcome of a take, with the region's numbers if they are others.
+// outcome returns the outcome of a take. If the region counted under other numbers, it carries the region's limit.
 func (a *Answer) outcome(i int, t *backend.Take) backend.Outcome {
 	if i >= len(a.Outcomes) {
 		return backend.Outcome{Failed: true}
@@ -469,7 +470,7 @@ func sameNumbers(a, b *descriptor.Limit) bool {
 		max(a.Window.Multiplier, 1) == max(b.Window.Multiplier, 1)
 }
 
-// otherHome notes that the region has counted what is, by its own rules, another region's.
+// otherHome logs that the region counted a limit whose home is another region by its own rules.
 func (f *far) otherHome(home string, q *Query) {
 	if f.of.strange.first("theirs|" + f.region + "|" + home + "|" + q.Domain) {
 		f.of.opts.Logger.Warn("a region counts limits whose home is another region by its own rules: deploy the same rules "+

@@ -5,11 +5,11 @@ import "bytes"
 // HomeOf returns the region that is the home of a counter for which the rule names none, or "" if the list is empty.
 // All replicas of all regions must have the same list, in any order, and the same prefix of keys.
 //
-// What follows the last | of the key names a limit of the rule. It does not matter, so all limits of a caller have one
-// home.
+// The part of the key after the last | names a limit of the rule. It is ignored, so that all limits of a customer have
+// the same home.
 //
-// Each region draws a number by its name and the key, and the largest wins. So when a region is added, only the
-// counters that it wins get another home.
+// Each region draws a number from its name and the key, and the largest wins. When a region is added, only the counters
+// that it wins move.
 func HomeOf(key []byte, regions []string) (home string) {
 	if end := bytes.LastIndexByte(key, '|'); end >= 0 {
 		key = key[:end]

@@ -17,9 +17,9 @@ func leased(n int, more string) string {
 	return fmt.Sprintf("domain: d\ndescriptors:\n  - {key: k, overridable: true, rate_limit: {unit: minute, requests_per_unit: %d, lease: true, regions: {home: eu}%s}}\n", n, more)
 }
 
-// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Where a replica has permits, its requests have an
-// answer: of the others, one for each replica and window is allowed, when the limit is used up. The regions get about
-// the same.
+// Clients wait for 20 ms, as Envoy does, and the home is 80 ms away. A replica with permits answers its requests. Once
+// the limit is used up, one request per replica and window may go unanswered. The regions get about the same number of
+// hits.
 func TestExhaustedLimitsWithLeases(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range [][2]string{
@@ -47,8 +47,8 @@ func TestExhaustedLimitsWithLeases(t *testing.T) {
 	}
 }
 
-// The home is cut off, answers are lost, callers leave, and replicas hold permits of the window before: no minute has
-// more than the limit.
+// The home is cut off, answers are lost, clients give up, and replicas hold permits of the previous window. No minute
+// has more hits than the limit.
 func TestLeasesAcrossRegionsNeverAdmitMore(t *testing.T) {
 	for seed := range uint64(8) {
 		synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestPermitsOfALowerNumberThere(t *testing.T) {
 	})
 }
 
-// A replica that stops gives back what it holds, and so does one that is idle for long.
+// A replica returns its permits when it stops, and when it has been idle for long.
 func TestPermitsGoHome(t *testing.T) {
 	for _, stops := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -12,19 +12,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// exhausted is a rule with a limit of 600 a minute at the home eu, for which callers in three regions of two replicas
-// ask too often, all regions as often as each other.
+// exhausted runs requests in three regions with two replicas each against a rule of 600 a minute with the home eu. All
+// regions send the same load.
 type exhausted struct {
 	rule     string
-	hits     int64         // of each request
-	demand   float64       // of how many limits
-	patience time.Duration // of the callers
+	hits     int64         // hits of each request
+	demand   float64       // load of all regions, as a multiple of the limit
+	patience time.Duration // how long a client waits for an answer
 }
 
-// result is what callers got in the two minutes after the limit was used up for the first time.
+// result counts the answers in the two minutes after the limit was used up for the first time.
 type result struct {
-	denied, unanswered, asked float64            // of the requests outside the home
-	hits                      map[string]float64 // that passed, by region
+	denied, unanswered, asked float64            // requests outside the home
+	hits                      map[string]float64 // admitted hits by region
 }
 
 func (e *exhausted) run(t *testing.T) *result {
@@ -65,8 +65,7 @@ func (e *exhausted) run(t *testing.T) *result {
 	return got
 }
 
-// exhaustedRules are the limits that are tried, by name. What they have in common is that the window is long in
-// comparison with a trip.
+// exhaustedRules are the rules under test, by name. Their windows are all long compared with a trip.
 func exhaustedRules() [][2]string {
 	one := func(more string) string {
 		return "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}" + more + "}}\n"
@@ -79,9 +78,9 @@ func exhaustedRules() [][2]string {
 	}
 }
 
-// Callers wait for 20 ms, as Envoy does, and the home is 80 ms away. Their requests have no answer while something may
-// be left: that are about as many as may pass. All others are denied at once, even if hits become free one after the
-// other.
+// Clients wait for 20 ms, as Envoy does, and the home is 80 ms away. Requests have no answer only while hits may
+// remain, so there are about as many of those as hits that may pass. All others are denied immediately, even where hits
+// become free one at a time.
 func TestExhaustedLimitsFarFromHome(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {
@@ -99,8 +98,8 @@ func TestExhaustedLimitsFarFromHome(t *testing.T) {
 	}
 }
 
-// Callers wait for the home. All of the limit is used, and regions outside the home get a part of it: as much as the
-// home where many hits become free at once; less where the home's own callers take each hit as soon as it is free.
+// Clients wait for the home. The limit is fully used. The other regions get as much as the home if many hits become
+// free at the same time, and less if requests at the home take each hit as soon as it is free.
 func TestPartsOfRegions(t *testing.T) {
 	racetest.Sequential(t)
 	for _, rule := range exhaustedRules() {

@@ -12,14 +12,14 @@ import (
 // so its numbers hold, and a counter that none of its rules names cannot be asked for.
 type Query struct {
 	Domain      string
-	Descriptors [][]descriptor.Entry // as the caller sent them
+	Descriptors [][]descriptor.Entry // the descriptors of the request, unchanged
 	Takes       []Take
 
-	Together, PeekWhenKnown bool // as in backend.Request
-	Look                    bool // nothing is taken: would the hits pass?
+	Together, PeekWhenKnown bool // see backend.Request
+	Look                    bool // whether the hits would pass; nothing is charged
 }
 
-// size is how many bytes the texts of a query have.
+// size returns the total length of the query's texts, in bytes.
 func (q *Query) size() int {
 	n := len(q.Domain)
 	for _, entries := range q.Descriptors {
@@ -38,23 +38,23 @@ type Take struct {
 	Vote       backend.Vote
 
 	CountDenied, Settled, Guards bool
-	Commits                      bool // with Settled: as the commit of a reservation that nobody has made
-	Shadow                       bool // with Guards: the penalty is not enforced
+	Commits                      bool // only with Settled: charge like the commit of an unknown reservation
+	Shadow                       bool // only with Guards: the penalty is not enforced
 
-	// Ends is the end of the window in which hits that are given back were taken, in microseconds since 1970, or 0. After
-	// it nothing is given back: it would free hits of the next window.
+	// Ends is the end of the window in which returned hits were taken, in microseconds since 1970, or 0. Later the hits
+	// are not returned: they would free hits of the next window.
 	Ends int64
 }
 
 // Answer is the answer to a query.
 type Answer struct {
-	Outcomes []backend.Outcome   // of each take; those of takes that the region cannot find have failed
-	Limits   []*descriptor.Limit // of each take: the numbers that it was counted under; nil: there are none
+	Outcomes []backend.Outcome   // one for each take; failed if the region does not know the limit
+	Limits   []*descriptor.Limit // the limit under which each take was counted, if any
 	Rejected Rejection           // why some or all of the outcomes have failed
-	Home     string              // of a counter, by the rules of the region that has answered, if that is another region
+	Home     string              // the counter's home by the rules of the answering region, if that is another region
 }
 
-// Rejection is why a region does not carry out a take. It is for people.
+// Rejection is why a region does not carry out a take. Only people read it.
 type Rejection string
 
 // The rejections.
@@ -65,25 +65,26 @@ const (
 	Invalid     Rejection = "invalid"     // the query is too large, or has numbers that no replica sends
 )
 
-// State is what a region says about itself with its answers.
+// State describes a region. Every answer carries it.
 type State struct {
-	Replica uint64 // a number of the replica that answers
-	// stands for its rules, overrides and resets: after a change it is another number; replicas may have different ones
+	Replica uint64 // number of the answering replica
+	// Sum stands for the replica's rules, overrides and resets. It differs after each change, and may differ between
+	// replicas.
 	Sum      uint64
 	Rules    uint64 // stands for its rules alone; 0: unknown
-	Replicas int    // of other regions, that are connected to the replica that answers
+	Replicas int    // replicas of other regions that are connected to the answering replica
 }
 
-// MaxQueries is the most queries of one call.
+// MaxQueries is the largest number of queries in a call.
 const MaxQueries = 1000
 
-// MaxTakes is the most takes of one query, and the most descriptors.
+// MaxTakes is the largest number of takes, and of descriptors, in a query.
 const MaxTakes = 1024
 
 // Peers are the other regions.
 type Peers interface {
-	// Ask sends queries to a region, each at most once. heard is called first, and then answered for each query that has
-	// an answer, one at a time. After an error, nothing is known about the others.
+	// Ask sends queries to a region, each no more than once. It first calls heard, and then answered for each query that
+	// has an answer, one at a time. After an error, queries without an answer may or may not have been counted.
 	Ask(ctx context.Context, region string, queries []Query, heard func(State), answered func(i int, a *Answer)) error
 }
 
@@ -92,7 +93,7 @@ type Resolver interface {
 	// Resolve finds one limit of a descriptor. tag is the limit's.
 	Resolve(now time.Time, domain string, entries []descriptor.Entry, tag string) (backend.Resolved, bool)
 
-	// Sums returns a number for all that Resolve depends on, and one for the rules alone. Replicas with the same have the
-	// same.
+	// Sums returns one number for everything that Resolve depends on, and one for the rules alone. They are equal on all
+	// replicas with the same rules.
 	Sums(now time.Time) (all, rules uint64)
 }

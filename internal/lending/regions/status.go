@@ -39,7 +39,7 @@ func (s *Store) families() []metric.Family {
 	}
 }
 
-// leased is how many attempts were answered from permits of other regions.
+// leased returns the number of attempts answered from permits of other regions.
 func (s *Store) leased() (n int64) {
 	for _, f := range s.far {
 		n += f.leases.Local()
@@ -47,29 +47,29 @@ func (s *Store) leased() (n int64) {
 	return n
 }
 
-// Status is what a replica knows about limits across regions.
+// Status is the state of limits across regions on one replica.
 type Status struct {
 	Region             string
-	Waited, Unanswered int64        // since the replica began: see the metrics
-	Leased             int64        // the same
-	Peers              []PeerStatus // by name
+	Waited, Unanswered int64        // counted since the replica started, see the metrics
+	Leased             int64        // counted since the replica started
+	Peers              []PeerStatus // sorted by name
 }
 
-// PeerStatus is what a replica knows about another region. Times are zero if it never happened.
+// PeerStatus is the state of another region, as one replica sees it. A zero time means never.
 type PeerStatus struct {
 	Region    string
-	Heard     time.Time     // it answered
-	Asked     time.Time     // it asked
-	Err       error         // of the last call; nil: it succeeded
-	RTT       time.Duration // of the last call that was answered
+	Heard     time.Time     // its last answer
+	Asked     time.Time     // its last query
+	Err       error         // error of the last call, or nil if it succeeded
+	RTT       time.Duration // round trip of the last answered call
 	Rules     RulesMatch
 	Rejection PeerRejection
 }
 
-// RulesMatch is whether a region has the rules of this one. Overrides do not matter.
+// RulesMatch tells whether a region has the same rules as this one, overrides aside.
 type RulesMatch uint8
 
-// The possibilities.
+// The results of the comparison.
 const (
 	RulesUnknown RulesMatch = iota
 	RulesSame
@@ -77,15 +77,15 @@ const (
 )
 
 // PeerRejection is the last query that a region did not carry out, because its rules differ or its store did not
-// answer. The zero PeerRejection: there was none.
+// answer. It is zero if there was none.
 type PeerRejection struct {
 	At     time.Time
 	Why    Rejection
 	Domain string
-	Keys   []string // of the entries: their values are customers'
+	Keys   []string // keys of the entries; the values may identify customers
 }
 
-// Status returns what this replica knows.
+// Status returns the state of limits across regions on this replica.
 func (s *Store) Status() Status {
 	st := Status{Region: s.opts.Region, Waited: s.counts.waited.Load(), Unanswered: s.counts.unanswered.Load(),
 		Leased: s.leased()}
@@ -108,7 +108,7 @@ func (s *Store) Status() Status {
 	return st
 }
 
-// peer is what this replica knows about another region.
+// peer is the state of another region, for Status.
 type peer struct {
 	mu        sync.Mutex
 	lastHeard time.Time
@@ -119,28 +119,28 @@ type peer struct {
 	rejection PeerRejection
 }
 
-// answers notes that the region answers.
+// answers records an answer of the region.
 func (p *peer) answers(rtt time.Duration, rules uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastHeard, p.rtt, p.rules = time.Now(), rtt, rules
 }
 
-// ended notes the end of a call to the region.
+// ended records the result of a call to the region.
 func (p *peer) ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
 }
 
-// asks notes a query of the region.
+// asks records a query of the region.
 func (p *peer) asks() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lastAsked = time.Now()
 }
 
-// rejects notes that the region does not carry out a query.
+// rejects records that the region did not carry out a query.
 func (p *peer) rejects(why Rejection, query *Query) {
 	r := PeerRejection{At: time.Now(), Why: why, Domain: query.Domain}
 	if len(query.Descriptors) > 0 {

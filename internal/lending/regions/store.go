@@ -20,46 +20,47 @@ import (
 
 // Options are the settings of a Store.
 type Options struct {
-	Store backend.Store // of this region; required
+	Store backend.Store // counts the limits of this region; required
 	Peers Peers         // required
 
-	Region  string   // this one; required
-	Regions []string // all of them, this one included, in any order; required
+	Region  string   // name of this region; required
+	Regions []string // all regions, including this one, in any order; required
 
-	Timeout    time.Duration // the longest wait for a home, if the caller has no deadline; default 1 s
-	MaxTallies int           // counters of mode eventual that this replica remembers; default 20,000
-	Denials    int           // bytes of the denials of one region; default 4 MiB; negative: none are kept
+	Timeout    time.Duration // longest wait for a home, for requests without a deadline; default 1 s
+	MaxTallies int           // counters of mode eventual that this replica keeps; default 20,000
+	// size of the denial cache of each region in bytes; default 4 MiB; a negative value disables it
+	Denials int
 
-	Now func() time.Time // the time of queries of other regions; default time.Now
+	Now func() time.Time // clock for queries of other regions; default time.Now
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 	Logger  *slog.Logger    // default slog.Default()
 }
 
-// Store sends takes under limits whose home is another region there, lowers the limits of tallies, and passes all other
-// takes on.
+// Store sends each take whose home is another region to that region. It lowers the limits of tallies, and passes all
+// other takes on.
 type Store struct {
 	opts   Options
 	counts counts
 
 	others  []string         // the other regions, in order
-	far     map[string]*far  // by region
-	peers   map[string]*peer // what is known about the other regions
+	far     map[string]*far  // the other regions as stores, by name
+	peers   map[string]*peer // status of the other regions, by name
 	tallies tallies
 	unseen  unseen
 
 	resolver atomic.Pointer[Resolver]
-	replica  uint64        // a number of this replica
-	resets   atomic.Uint64 // that this replica has heard of
-	strange  said          // domains of which another region names another home
+	replica  uint64        // random number of this replica
+	resets   atomic.Uint64 // resets of this region's counters that this replica has heard of
+	strange  said          // domains, already logged, for which another region names another home
 
 	closing  sync.RWMutex
 	stop     context.CancelFunc
-	stopping context.Context //nolint:containedctx // of what the store sends on its own
+	stopping context.Context //nolint:containedctx // context of the calls that the store makes for itself
 	sending  sync.WaitGroup
 }
 
-// mostRegions is how many regions there may be.
+// mostRegions is the largest number of regions.
 const mostRegions = 64
 
 // New returns a store.
@@ -99,10 +100,10 @@ func New(opts Options) (*Store, error) {
 	return s, nil
 }
 
-// SetResolver sets how queries of other regions find their limits. Until then they are not answered.
+// SetResolver sets how limits of other regions' queries are found. Until then these queries are not answered.
 func (s *Store) SetResolver(r Resolver) { s.resolver.Store(&r) }
 
-// homeOf returns the region that counts a take, or "": this one does.
+// homeOf returns the region that counts a take, or "" if it is this one.
 func (s *Store) homeOf(key []byte, l *descriptor.Limit) string {
 	if l.Regions == nil || l.Regions.Mode != descriptor.AtHome {
 		return ""
@@ -110,7 +111,7 @@ func (s *Store) homeOf(key []byte, l *descriptor.Limit) string {
 	home := l.Regions.Home
 	if home == "" {
 		if l.Algorithm == descriptor.Penalties {
-			key, _ = descriptor.CutPenaltyKey(key) // a penalty is where its counter is
+			key, _ = descriptor.CutPenaltyKey(key) // a penalty lives where its counter lives
 		}
 		home = HomeOf(key, s.opts.Regions)
 	}
@@ -120,7 +121,7 @@ func (s *Store) homeOf(key []byte, l *descriptor.Limit) string {
 	return home
 }
 
-// HomeElsewhere returns the region that counts a counter, and whether it is another one than this.
+// HomeElsewhere returns the region that counts a counter, and whether that is another region.
 func (s *Store) HomeElsewhere(key []byte, l *descriptor.Limit) (home string, elsewhere bool) {
 	home = s.homeOf(key, l)
 	return home, home != ""
@@ -128,7 +129,7 @@ func (s *Store) HomeElsewhere(key []byte, l *descriptor.Limit) (home string, els
 
 func (s *Store) place(t *backend.Take) string { return s.homeOf(t.Key, t.Limit) }
 
-// Start implements backend.Store. A request whose counters have several homes gets a goroutine.
+// Start implements backend.Store. A request whose counters have several homes runs on a goroutine.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
 	done func(error)) (settled bool, err error) {
 	elsewhere, tallied := false, false
@@ -147,7 +148,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 				w := async.NewWaiter()
 				settled, err := s.startAt(ctx, now, nil, at, part, w.Done)
 				return w.Wait(settled, err)
-			}, nil) // each place has a denial cache, which sees what is given back
+			}, nil) // each place has a denial cache, which sees the returned hits
 		}, done)
 		return false, nil
 	case tallied:
@@ -157,7 +158,7 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 	}
 }
 
-// alone returns the home of all takes, if they have the same.
+// alone returns the home of the takes if it is the same for all.
 func (s *Store) alone(r *backend.Request) (at string, alone bool) {
 	at = s.place(&r.Takes[0])
 	for i := range r.Takes[1:] {
@@ -168,7 +169,7 @@ func (s *Store) alone(r *backend.Request) (at string, alone bool) {
 	return at, true
 }
 
-// startAt settles takes of one home.
+// startAt settles takes that have the same home.
 func (s *Store) startAt(ctx context.Context, now time.Time, b *backend.Batch, at string, r *backend.Request,
 	done func(error)) (bool, error) {
 	if at == "" {
@@ -224,7 +225,7 @@ func (s *Store) Reset(ctx context.Context, counters []backend.Counter) error {
 			}
 		}
 	}
-	defer s.Cleared() // also if it failed: it may have been carried out
+	defer s.Cleared() // even after an error: the store may have cleared the counters
 	return s.opts.Store.Reset(ctx, counters)
 }
 
@@ -232,12 +233,11 @@ func errResetThere(home string) error {
 	return fmt.Errorf("the counter belongs to the region %s: reset it there", home)
 }
 
-// Cleared is called after counters of this region were cleared, by any of its replicas: other regions forget their
-// denials.
+// Cleared is called after any replica of this region has cleared counters. The other regions then forget their denials.
 func (s *Store) Cleared() { s.resets.Add(1) }
 
-// begin begins a call that the store makes on its own. It returns false after the store has stopped. The end of the
-// call is s.sending.Done.
+// begin reserves a call that the store makes for itself, and returns false once the store has stopped. When the call
+// ends, the caller must call s.sending.Done.
 func (s *Store) begin() bool {
 	s.closing.RLock()
 	defer s.closing.RUnlock()
@@ -248,14 +248,14 @@ func (s *Store) begin() bool {
 	return true
 }
 
-// Run asks the other regions for their state, until ctx ends: once a second those whose permits or denials this replica
-// keeps, the others every five seconds. Then it gives permits back, and waits for the calls that are on their way.
+// Run asks the other regions for their state until ctx ends: every second if this replica holds permits or denials of
+// the region, otherwise every five seconds. Then it returns the permits and waits for pending calls.
 func (s *Store) Run(ctx context.Context) error {
 	defer s.end()
 	var leasing sync.WaitGroup
 	defer leasing.Wait()
 	for _, f := range s.far {
-		leasing.Go(func() { _ = f.leases.Run(ctx) }) // it returns nil
+		leasing.Go(func() { _ = f.leases.Run(ctx) }) // it always returns nil
 	}
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -273,7 +273,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// end stops the calls that the store makes on its own, and waits for them.
+// end stops the calls that the store makes for itself, and waits for them.
 func (s *Store) end() {
 	s.closing.Lock()
 	s.stop()
@@ -281,7 +281,7 @@ func (s *Store) end() {
 	s.sending.Wait()
 }
 
-// said remembers a few texts that were logged.
+// said remembers up to 1,000 logged texts.
 type said struct {
 	mu   sync.Mutex
 	what map[string]bool

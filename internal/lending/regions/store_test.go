@@ -47,7 +47,7 @@ func TestOneLimit(t *testing.T) {
 	})
 }
 
-// A rule that gets `regions` keeps what its home has counted, and one that loses them too.
+// When `regions` is added to a rule, or removed from it, the hits counted by its home stay counted.
 func TestRegionsAreAddedToARule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -90,7 +90,7 @@ func TestDeniedHere(t *testing.T) {
 	})
 }
 
-// Hits that never fit are denied without a trip, too: those of a blocked caller, and more than the limit.
+// Hits that never fit are denied without a trip, too: hits of a blocked customer, and hits above the limit.
 func TestHitsThatNeverFit(t *testing.T) {
 	for _, more := range []string{
 		"", ", count_denied: false", ", align: first_hit", ", algorithm: sliding_window", ", algorithm: sliding_log", ", algorithm: token_bucket",
@@ -104,7 +104,7 @@ func TestHitsThatNeverFit(t *testing.T) {
 				_, _ = us.within(20*time.Millisecond, hits, pair) // it leaves before the answer comes
 				pass(w.trip)
 				calls, unanswered := w.calls.Load(), 0
-				for range 6000 { // for five minutes
+				for range 6000 { // five minutes
 					d, err := us.within(20*time.Millisecond, hits, pair)
 					if err != nil {
 						unanswered++
@@ -131,7 +131,7 @@ func TestHitsThatNeverFit(t *testing.T) {
 	}
 }
 
-// What the denial cache of the home answers is remembered here as well.
+// Denials by the home's denial cache enter the denial cache here as well.
 func TestDeniedByTheCacheOfTheHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -144,7 +144,7 @@ func TestDeniedByTheCacheOfTheHome(t *testing.T) {
 	})
 }
 
-// What changes at the home acts elsewhere within a second and a trip.
+// Changes at the home apply elsewhere within a second and a trip.
 func TestChangesAtTheHome(t *testing.T) {
 	for what, change := range map[string]func(w *world, eu *replica){
 		"a reset": func(w *world, eu *replica) {
@@ -176,7 +176,8 @@ func TestChangesAtTheHome(t *testing.T) {
 			}
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // a lower limit, or a block, acts at once: what passes asks the home
+	// a lower limit or a block applies immediately, because takes that pass ask the home
+	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
 		nextMinute()
 		w.in("us").wants(10, "k=a", limiter.OK, 90)
@@ -185,8 +186,8 @@ func TestChangesAtTheHome(t *testing.T) {
 	})
 }
 
-// Replicas of the home that have heard of different numbers of resets do not make others forget what is denied, again
-// and again.
+// When replicas of the home have heard of different numbers of resets, the other regions do not drop their denials
+// after each answer.
 func TestReplicasThatCountResets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 2)
@@ -231,7 +232,7 @@ func TestOverrideElsewhere(t *testing.T) {
 	}
 }
 
-// Callers and operators see the home's numbers.
+// Clients and operators see the home's numbers.
 func TestNumbersOfTheHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -290,7 +291,7 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// A caller who does not wait for the trip has no answer, and what it learns denies the next one.
+// A request that does not wait for the trip has no answer, and the late answer denies the next one.
 func TestLateAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -351,7 +352,7 @@ descriptors:
 		w := newWorld(t, rules, "ap eu us", 1)
 		ap := w.in("ap")
 		nextMinute()
-		for i := range 5 { // of two homes: what one denies is given back by the other
+		for i := range 5 { // two homes: if one denies, the hits taken at the other are returned
 			d, err := ap.ask(1, "far=a", "ours=a")
 			if want := i < 3; err != nil || (d.Code == limiter.OK) != want {
 				t.Errorf("request %d: %s, %v", i, d.Code, err)
@@ -363,7 +364,7 @@ descriptors:
 	})
 }
 
-// A penalty begins at the home, and denies everywhere.
+// A penalty starts at the home, and denies everywhere.
 func TestPenalty(t *testing.T) {
 	const rules = `
 domain: d
@@ -413,7 +414,7 @@ func TestResetElsewhere(t *testing.T) {
 	})
 }
 
-// A home that is no region.
+// A home outside the list of regions.
 func TestUnknownHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, `{domain: d, descriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 10, regions: {home: mars}}}]}`, "eu us", 1)
@@ -467,7 +468,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// After the store has stopped, requests fail at once.
+// After the store has stopped, requests fail immediately.
 func TestStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)

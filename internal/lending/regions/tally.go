@@ -12,24 +12,24 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// tally is a counter that each region counts on its own, less what the others have told about theirs (mode eventual).
-// There is no home and no promise: a region asks the others what they have counted, while it is asked for the counter
-// itself. Only this replica remembers the answers.
+// tally is a counter that each region counts on its own, under its limit less the hits reported by the other regions
+// (mode eventual). It has no home and guarantees nothing: a region asks the others for their hits while requests use
+// the counter. Only this replica keeps the answers.
 type tally struct {
-	query    Query // how the others find their counters: of the first take, but any rule of the counter finds them
+	query    Query // finds the counters of the other regions; from the first take, but any rule of the counter would do
 	window   time.Duration
 	interval time.Duration
-	fixed    *descriptor.Window // of a window on the clock: what was counted in it ends with it
+	fixed    *descriptor.Window // the window, if it is on the clock: its hits end with it
 	touched  atomic.Int64
 
 	mu     sync.Mutex
-	own    counted // what this region had in use after the last take
+	own    counted // hits that this region had in use after the last take
 	others []others
-	before counted // own, when a region was found to be silent
+	before counted // own at the moment when a region stopped answering
 	silent bool
 }
 
-// counted is a number of hits that are in use, until then.
+// counted is a number of hits in use until a given time.
 type counted struct {
 	hits  int64
 	until time.Time
@@ -42,24 +42,24 @@ func (c counted) at(now time.Time) int64 {
 	return c.hits
 }
 
-// others is what one other region has counted.
+// others is the count of another region.
 type others struct {
 	counted
-	waits bool      // a question is on its way
-	last  time.Time // when the last one was sent
-	since time.Time // when the first one was sent that has no answer; zero: all have
+	waits bool      // a question is pending
+	last  time.Time // when the last question was sent
+	since time.Time // when the first question without an answer was sent; zero if all are answered
 }
 
-// Bounds of how often the other regions are asked about one counter: a fiftieth of its window.
+// The interval between two questions about a counter is a fiftieth of its window, within these bounds.
 const (
 	shortestInterval = 100 * time.Millisecond
 	longestInterval  = time.Second
 )
 
-// silence is after how many intervals without an answer a region is not expected to answer.
+// silence is the number of intervals without an answer after which a region counts as silent.
 const silence = 3
 
-// tallies are the tallies of the counters that this replica uses.
+// tallies holds the tallies of the counters that this replica uses.
 type tallies struct {
 	most int
 
@@ -67,8 +67,8 @@ type tallies struct {
 	all map[string]*tally
 }
 
-// of returns the tally of a key, and makes it if there is none. It returns nil if there are too many that are in use:
-// what the others have counted there must not be forgotten.
+// of returns the tally of a key and creates it if necessary. It returns nil if all tallies are in use: dropping one
+// would lose the hits of the other regions.
 func (c *tallies) of(key []byte, now time.Time, create func() *tally) *tally {
 	c.mu.RLock()
 	t := c.all[string(key)]
@@ -90,7 +90,7 @@ func (c *tallies) of(key []byte, now time.Time, create func() *tally) *tally {
 	return t
 }
 
-// dropUnused drops some tallies, of a few, that were not used for a window: what the others have counted in it is over.
+// dropUnused looks at a few tallies and drops those that were not used for a window: the hits in them have expired.
 func (c *tallies) dropUnused(now time.Time) (dropped bool) {
 	n := 0
 	for key, t := range c.all {
@@ -105,10 +105,10 @@ func (c *tallies) dropUnused(now time.Time) (dropped bool) {
 	return dropped
 }
 
-// tallyOf returns the tally of a take's counter, or nil: it counts as regional.
+// tallyOf returns the tally of a take's counter, or nil if the counter is regional for lack of space.
 func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
 	n := s.tallies.of(t.Key, now, func() *tally {
-		window := t.Limit.Window // the take's limit is not valid for longer than the take
+		window := t.Limit.Window // the take's limit is valid only during the take
 		n := &tally{
 			window: window.Length(), others: make([]others, len(s.others)),
 			interval: min(max(window.Length()/50, shortestInterval), longestInterval),
@@ -129,8 +129,7 @@ func (s *Store) tallyOf(now time.Time, t *backend.Take) *tally {
 	return n
 }
 
-// look returns the limit that this region's own counter has now, which of the other regions are to be asked, and
-// whether one of them does not answer.
+// look returns the current limit of this region's counter, the regions to ask now, and whether a region is silent.
 func (t *tally) look(now time.Time, limit uint64) (left int64, due uint64, silent bool) {
 	t.touched.Store(now.UnixNano())
 	t.mu.Lock()
@@ -139,14 +138,14 @@ func (t *tally) look(now time.Time, limit uint64) (left int64, due uint64, silen
 	return left, t.due(now), t.silent
 }
 
-// saw takes in what this region has in use.
+// saw records how many hits this region has in use.
 func (t *tally) saw(own counted) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.own = own
 }
 
-// left returns the limit that this region's own counter has now.
+// left returns the current limit of this region's counter.
 func (t *tally) left(now time.Time, limit uint64) int64 {
 	elsewhere, silent := int64(0), false
 	for i := range t.others {
@@ -159,14 +158,14 @@ func (t *tally) left(now time.Time, limit uint64) int64 {
 	}
 	t.silent = silent
 	rest := int64(min(limit, backend.MaxCount)) - elsewhere
-	if silent { // each region may use an equal part of what was left
+	if silent { // each region may use an equal part of the rest: 300 of 600 left, 3 regions: 100 each
 		before := t.before.at(now)
 		rest = before + (rest-before)/int64(len(t.others)+1)
 	}
 	return max(rest, 0)
 }
 
-// due returns which of the other regions are to be asked now, a bit for each.
+// due returns the regions to ask now, one bit for each.
 func (t *tally) due(now time.Time) (due uint64) {
 	for i := range t.others {
 		o := &t.others[i]
@@ -190,7 +189,7 @@ func (s *Store) askOthers(t *tally, now time.Time, due uint64) {
 	}
 }
 
-// heard takes in what a region has answered to a question that was sent then.
+// heard records a region's answer to a question that was sent at sent.
 func (s *Store) heard(t *tally, region int, sent time.Time, answer *backend.Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +204,7 @@ func (s *Store) heard(t *tally, region int, sent time.Time, answer *backend.Outc
 	if t.fixed != nil {
 		_, end := t.fixed.Bounds(sent.UnixMicro())
 		if now.UnixMicro() >= end {
-			return // it may be about the window before
+			return // the answer may be about the previous window
 		}
 		c.until = now.Add(micros(end - now.UnixMicro()))
 	}
@@ -213,25 +212,25 @@ func (s *Store) heard(t *tally, region int, sent time.Time, answer *backend.Outc
 	o.counted = c
 }
 
-// tallied is a request whose limits are lowered by what other regions have counted.
+// tallied is a request whose limits are lowered by the hits of other regions.
 type tallied struct {
 	request *backend.Request
 	now     time.Time
-	takes   []talliedTake // in the order of the request
+	takes   []talliedTake // one for each take, in order
 	done    func(error)
-	end     func(error) // finish, made once
+	end     func(error) // finish as a value, created once
 }
 
 type talliedTake struct {
-	tally  *tally            // nil: it is regional
-	plain  *descriptor.Limit // of the caller; nil: it is not lowered
-	limit  descriptor.Limit  // lowered
-	silent bool              // a region does not answer
+	tally  *tally            // nil if the take is regional
+	plain  *descriptor.Limit // the caller's limit, or nil if it was not lowered
+	limit  descriptor.Limit  // the lowered limit
+	silent bool              // another region does not answer
 }
 
 var tallieds = sync.Pool{New: func() any { return new(tallied) }}
 
-// startTallied settles a request in the store behind this one. All its takes are regional, or of tallies.
+// startTallied settles a request in the next store. Each of its takes is regional or has a tally.
 func (s *Store) startTallied(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
 	done func(error)) (settled bool, err error) {
 	c := tallieds.Get().(*tallied)
@@ -253,14 +252,15 @@ func (c *tallied) finish(err error) {
 	done(err)
 }
 
-// lower gives the takes of tallies the limits of this region's counters.
+// lower replaces the limits of takes with a tally by the limits of this region's counters.
 func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
 	c.request, c.now = r, now
-	c.takes = slices.Grow(c.takes[:0], len(r.Takes))[:len(r.Takes)] // whose addresses must not change
+	// lower takes the addresses of the elements, so they must not move
+	c.takes = slices.Grow(c.takes[:0], len(r.Takes))[:len(r.Takes)]
 	for i := range r.Takes {
 		t, k := &r.Takes[i], &c.takes[i]
 		k.tally, k.plain = nil, nil
-		if !eventual(t.Limit) || t.Origin == nil { // without it, the others cannot be asked
+		if !eventual(t.Limit) || t.Origin == nil { // without Origin, the others cannot be asked
 			continue
 		}
 		if k.tally = s.tallyOf(now, t); k.tally == nil {
@@ -279,7 +279,7 @@ func (c *tallied) lower(s *Store, now time.Time, r *backend.Request) {
 	}
 }
 
-// raise gives the caller its limits back, and adds to the outcomes what the others have counted.
+// raise restores the limits of the caller's takes, and adds the hits of the other regions to the outcomes.
 func (c *tallied) raise() {
 	for i := range c.takes {
 		k, t, o := &c.takes[i], &c.request.Takes[i], &c.request.Outcomes[i]
@@ -300,7 +300,7 @@ func (c *tallied) raise() {
 			o.MoreAfter = o.ResetAfter
 		}
 		if o.RetryAfter == backend.Never && t.Hits <= requests(t.Limit) {
-			o.RetryAfter = o.ResetAfter // all of them are used elsewhere
+			o.RetryAfter = o.ResetAfter // the missing hits are in use elsewhere
 		}
 		if k.silent && o.RetryAfter > longestInterval {
 			o.RetryAfter = longestInterval // the others may answer again before the window ends
@@ -308,7 +308,7 @@ func (c *tallied) raise() {
 	}
 }
 
-// requests is the number of hits that a limit allows, as far as counters count.
+// requests returns the number of hits that a limit allows, at most MaxCount.
 func requests(l *descriptor.Limit) int64 { return int64(min(l.Requests, backend.MaxCount)) }
 
 func (c *tallied) release() {
@@ -320,15 +320,15 @@ func (c *tallied) release() {
 	tallieds.Put(c)
 }
 
-// mostTallied is the number of takes above which the memory for them is not kept.
+// mostTallied is the number of takes above which a tallied is not reused.
 const mostTallied = 64
 
-// eventual reports whether a limit's regions count on their own, and tell each other.
+// eventual reports whether each region counts this limit itself and reports its hits to the others.
 func eventual(l *descriptor.Limit) bool {
 	return l.Regions != nil && l.Regions.Mode == descriptor.Eventual
 }
 
-// peekTallied looks at takes that are regional, or of tallies.
+// peekTallied looks at takes that are regional or have a tally.
 func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Request) error {
 	c := tallieds.Get().(*tallied)
 	defer c.release()
@@ -337,8 +337,8 @@ func (s *Store) peekTallied(ctx context.Context, now time.Time, r *backend.Reque
 	return s.opts.Store.Peek(ctx, now, r)
 }
 
-// unseen is the most that other regions have admitted of one counter between two of their answers, in this minute and
-// in the one before.
+// unseen is the largest number of hits on one counter that another region reported as new in one answer, in this minute
+// and in the previous one.
 type unseen struct {
 	mu         sync.Mutex
 	minute     int64
@@ -369,7 +369,7 @@ func (u *unseen) load() int64 {
 	return max(u.this, u.last)
 }
 
-// resetAfter is when nothing is used any more, for a limit of mode eventual.
+// resetAfter returns the time until all hits of a limit of mode eventual have expired.
 func resetAfter(l *descriptor.Limit, now int64) time.Duration {
 	if l.Algorithm == descriptor.FixedWindow {
 		_, end := l.Window.Bounds(now)

@@ -41,8 +41,8 @@ func sum(passed map[string]int64) (n int64) {
 	return n
 }
 
-// unseenAt is the most that the two other regions admit of 10 hits a second each that a region has not heard of: for an
-// interval and for the way there and back.
+// unseenAt is the largest number of hits that pass in the two other regions, at 10 a second each, before a region hears
+// of them: during an interval and a round trip.
 const unseenAt = 2 * 10 * (1 + 2*0.04)
 
 func TestTalliesAddUp(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTalliesAddUp(t *testing.T) {
 	for pair, least := range map[string]int64{"fixed=x": 285, "sliding=x": 240} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, eventual, "a b c", 1)
-			for range 3 { // of 30 hits a second, 300 in 10 seconds
+			for range 3 { // 30 hits a second: 300 in 10 seconds
 				nextMinute()
 				if n := sum(w.demand(50*time.Second, pair, "a", "b", "c")); n < least || float64(n) > 300+unseenAt {
 					t.Errorf("%s: %d of 300 passed in all regions", pair, n)
@@ -64,7 +64,7 @@ func TestTalliesAddUp(t *testing.T) {
 	}
 }
 
-// A region sees what the others have used soon after it has asked, before it has used anything on its own.
+// A region sees the hits of the others soon after it has asked, even if it has used nothing itself.
 func TestTalliesAreShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, eventual, "a b", 1)
@@ -81,7 +81,7 @@ func TestTalliesAreShown(t *testing.T) {
 	})
 }
 
-// A region that is cut off uses its part of what was left, in this window and in the next. Afterwards it is as before.
+// A region that is cut off uses its part of the remaining hits, in this window and the next. Later all is as before.
 func TestTalliesOfARegionThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, eventual, "a b c", 1)

@@ -31,7 +31,7 @@ type world struct {
 	t     *testing.T
 	names []string
 	of    map[string][]*replica
-	calls atomic.Int64 // with queries
+	calls atomic.Int64 // calls with queries
 	trip  time.Duration
 
 	mu   sync.Mutex
@@ -97,7 +97,7 @@ func (r *replica) load(rules string) {
 	r.Swap(tree, limiter.Settings{})
 }
 
-// override sets an override for callers of a rule.
+// override sets an override for customers of a rule.
 func (r *replica) override(rule string, n override.Numbers, pairs ...string) {
 	id := override.Identity{Domain: "d", Rule: rule, Entries: entries(pairs...)}
 	r.SetOverrides(override.NewSet(1, func(yield func(*override.Identity, override.Numbers) bool) { yield(&id, n) }))
@@ -112,7 +112,7 @@ type link struct {
 
 var errCut = errors.New("cut off")
 
-// Ask implements regions.Peers. Each query has an answer of its own, half a trip after it is known.
+// Ask implements regions.Peers. Each query has a separate answer, sent half a trip after it is known.
 func (l *link) Ask(ctx context.Context, to string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
 	l.w.mu.Lock()
 	cut, lost := l.w.cut[to] || l.w.cut[l.from], l.w.lost
@@ -125,7 +125,7 @@ func (l *link) Ask(ctx context.Context, to string, queries []regions.Query, hear
 	}
 	time.Sleep(l.w.trip / 2) //nolint:forbidigo // virtual time
 	all := l.w.of[to]
-	asked := all[l.turn.Add(1)%int64(len(all))] // in turn
+	asked := all[l.turn.Add(1)%int64(len(all))] // the replicas answer in turn
 	state := asked.store.State()
 	state.Replicas = (len(l.w.names) - 1) * len(all)
 	answers := make([]*regions.Answer, len(queries))
@@ -172,12 +172,12 @@ func split(pairs []string) (all []string) {
 	return all
 }
 
-// ask decides a request of so many hits; a negative number gives back.
+// ask decides a request of the given number of hits; a negative number returns hits.
 func (r *replica) ask(hits int64, pairs ...string) (*limiter.Decision, error) {
 	return r.within(time.Minute, hits, pairs...)
 }
 
-// within is ask of a caller who waits only so long.
+// within is ask with a limited time to wait.
 func (r *replica) within(patience time.Duration, hits int64, pairs ...string) (*limiter.Decision, error) {
 	req := &limiter.Request{Domain: "d"}
 	for _, p := range pairs {
@@ -191,7 +191,7 @@ func (r *replica) within(patience time.Duration, hits int64, pairs ...string) (*
 	return d, r.Decide(ctx, time.Now(), req, d)
 }
 
-// wants asks, and compares the verdict and what is left.
+// wants asks, and compares the code and the remaining hits.
 func (r *replica) wants(hits int64, pair string, code limiter.Code, remaining uint64) {
 	r.w.t.Helper()
 	d, err := r.ask(hits, pair)
@@ -214,5 +214,5 @@ func (r *replica) fails(hits int64, pair, text string) {
 // pass lets virtual time pass.
 func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // virtual time
 
-// nextMinute waits until a minute begins.
+// nextMinute waits until a minute starts.
 func nextMinute() { pass(time.Until(time.Now().Truncate(time.Minute).Add(time.Minute))) }
