@@ -18,25 +18,25 @@ const (
 	// gather is the longest time that a call waits for others to share its message. Timers may be late by as much as
 	// maxMargin. A call does not wait while fewer than atOnce requests are in flight.
 	gather = 100 * time.Microsecond
-	// maxBatch is how many requests a message may have. It is a bound of the service.
+	// maxBatch is the service's limit on requests per message.
 	maxBatch = 100
-	// maxBatchBytes bounds a message. A larger request gets a message of its own.
+	// maxBatchBytes bounds the size of a message with several requests. A larger request is sent alone.
 	maxBatchBytes = 64 << 10
 )
 
-// atOnce is how many requests are in flight when calls begin to wait for others. A lone caller never waits.
+// atOnce is the number of requests in flight from which on new calls wait to be sent together. A single caller never
+// waits.
 //
-// Measured with the service in another process on a machine with 2 cores: with 4, a lone caller gets its answer after
-// 83 us (median), 2 callers after 92 us, 4 callers after 123 us, and 64 callers together get 212,000 answers a second
-// in messages of
-// 27. With 1, 2 callers wait for 175 us. With 8, all are within 5 % of 4. When every call is sent at once, 64 callers
-//     get 82,000.
-// BenchmarkDecide measures this.
+// Measured with the service in another process on a machine with 2 cores: with 4, a single caller gets its answer after
+// 83 us (median), 2 callers after 92 us and 4 callers after 123 us. 64 callers together get 212,000 answers a second, in
+// messages of 27. With 1, 2 callers wait for 175 us. With 8, all numbers are within 5 % of those with 4. When every call
+// is sent immediately, 64 callers get 82,000 answers a second. BenchmarkDecide measures this.
 const atOnce = 4
 
 var errClosed = errors.New("the client is closed")
 
-// call is one request on its way to the service. It is used again unless its caller left before the answer.
+// call is one request on its way to the service. It is reused, unless its caller stopped waiting before the answer
+// came.
 type call struct {
 	ctx      context.Context
 	deadline time.Time
@@ -79,7 +79,7 @@ func (b *batch) add(c *call) {
 
 // queue makes batches of calls.
 //
-// A call is sent at once, by the goroutine of its caller, if few others are in flight. Otherwise it waits until the
+// A call is sent immediately, by its caller's goroutine, if few others are in flight. Otherwise it waits until the
 // calls in flight are answered, but no longer than gather. The calls that wait are sent together.
 type queue struct {
 	service ratelimitdv1.DecisionServiceClient
@@ -100,7 +100,7 @@ func newQueue(service ratelimitdv1.DecisionServiceClient, stats *counts) *queue 
 	return q
 }
 
-// close lets no more calls begin, and ends the calls that wait for others.
+// close rejects new calls, and ends the calls that wait to be sent together.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -147,7 +147,7 @@ func (q *queue) ask(c *call) (answered bool, err error) {
 	}
 }
 
-// add puts a call into a batch. If alone is true, the call is in no batch with others and the caller must send it.
+// add puts a call into a batch. If alone is true, the call shares no batch, and the caller must send it.
 func (q *queue) add(c *call) (alone bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// together makes n calls at once and returns what each got and how long that took.
+// together makes n calls at the same time, and returns the decision, the error and the duration of each.
 func together(c *client.Client, n int, request func(i int) (context.Context, *limits.Request)) (all []limits.Decision, errs []error, took []time.Duration) {
 	all, errs, took = make([]limits.Decision, n), make([]error, n), make([]time.Duration, n)
 	start := time.Now()
@@ -36,7 +36,8 @@ func together(c *client.Client, n int, request func(i int) (context.Context, *li
 	return all, errs, took
 }
 
-// The first calls are sent at once. Calls that come while they are in flight wait for at most 100 us and go together.
+// The first calls are sent immediately. Calls made while they are in flight wait for at most 100 us and share a
+// message.
 func TestBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}
@@ -127,7 +128,7 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 	})
 }
 
-// Each caller waits until its own deadline, less a millisecond or a tenth. The message has the latest.
+// Each caller waits until its deadline, less a millisecond or a tenth. The message has the latest.
 func TestDeadlinesInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Hour}
@@ -153,7 +154,7 @@ func TestDeadlinesInABatch(t *testing.T) {
 	})
 }
 
-// A caller that goes away gets its error at once, and the others their answers.
+// A caller that cancels gets its error immediately; the others get their answers.
 func TestCanceledCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client.NewWithConn(&service{takes: 10 * time.Millisecond}, client.Options{OnFailure: limits.OnFailureDeny})
@@ -225,7 +226,7 @@ func TestBatchIsSplit(t *testing.T) {
 	})
 }
 
-// A large request gets a message of its own. Other messages stay below 64 KiB.
+// A large request is sent alone. Other messages stay below 64 KiB.
 func TestLargeRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Millisecond}

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// BenchmarkDecide measures calls of the real service by callers that each have one call after the other.
+// BenchmarkDecide measures calls of the real service by goroutines that each make one call after the other.
 func BenchmarkDecide(b *testing.B) {
 	service := start(b)
 	for _, callers := range []int{1, 2, 4, 8, 16, 64, 256} {

@@ -71,8 +71,8 @@ func New(target string, o Options) (*Client, error) {
 	return c, nil
 }
 
-// NewWithConn returns a client on a connection that the caller has made and closes. Options.TLS and
-// Options.DialOptions are ignored.
+// NewWithConn returns a client on a connection that the caller opened and closes. Options.TLS and Options.DialOptions
+// are ignored.
 func NewWithConn(conn grpc.ClientConnInterface, o Options) *Client {
 	c := &Client{
 		reservations: ratelimitdv1.NewReservationServiceClient(conn),
@@ -88,8 +88,8 @@ func NewWithConn(conn grpc.ClientConnInterface, o Options) *Client {
 	return c
 }
 
-// Close closes the connection that New has made, and returns when all goroutines of the client have ended. Calls in
-// flight fail at once, and so do later ones; Options.OnFailure answers them. Calling it again is fine. The error is
+// Close closes the connection that New opened, and returns when all goroutines of the client have ended. Calls in
+// flight fail immediately, as do later ones; Options.OnFailure answers them. Close may be called again. The error is
 // always nil.
 func (c *Client) Close() error {
 	c.queue.close()
@@ -157,7 +157,7 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time)
 // late by up to this.
 const maxMargin = time.Millisecond
 
-// deadline is when a call ends that began at start: a little before the deadline of its caller.
+// deadline returns when a call that started at start has to end: a little before the deadline of its caller.
 func deadline(ctx context.Context, start time.Time, timeout time.Duration) time.Time {
 	if end, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, end.Sub(start))

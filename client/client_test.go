@@ -116,7 +116,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// All requests of many callers are counted once.
+// Requests of many concurrent callers are counted once each.
 func TestManyCallers(t *testing.T) {
 	c := dial(t, start(t).GRPC, patient)
 	var allowed atomic.Int64
@@ -141,7 +141,7 @@ func TestManyCallers(t *testing.T) {
 	}
 }
 
-// A caller that loops far above its limit is denied by the client, with few calls of the service.
+// A program that loops far above its limit is denied by its client, which calls the service rarely.
 func TestLoopAboveTheLimit(t *testing.T) {
 	service := start(t)
 	c := dial(t, service.GRPC, patient)
@@ -182,7 +182,7 @@ func TestDelays(t *testing.T) {
 		t.Errorf("11 leaks of a bucket that leaks 100 a second took %s", took)
 	}
 	began = time.Now()
-	for range 13 { // ten at once, then one every 100 ms
+	for range 13 { // ten immediately, then one every 100 ms
 		if _, err := c.Wait(t.Context(), limits.NewRequest("shop", "ten", "w")); err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// What is reserved is in use until it is committed, cancelled or extended.
+// Reserved hits stay in use until the reservation is committed or cancelled.
 func TestReserve(t *testing.T) {
 	c := dial(t, start(t).GRPC, patient)
 	ctx := t.Context()
@@ -255,7 +255,7 @@ func TestReserve(t *testing.T) {
 	}
 }
 
-// seen is an Observer that keeps what it sees.
+// seen is an Observer that keeps the decisions reported to it.
 type seen []limits.Decision
 
 // Decided implements limits.Observer.

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// askAgain is how long a denial is used before one caller asks the service about it.
+	// askAgain is how long a denial is used before one call asks the service again.
 	askAgain = time.Second
 	// maxDenialKey bounds the memory of the denial cache.
 	maxDenialKey = 1 << 10
@@ -25,23 +25,23 @@ type denials struct {
 	max int
 
 	mu    sync.Mutex
-	known map[string]*denial // by the bytes of the request
+	known map[string]*denial // key: the bytes of the request
 }
 
 // denial is a request that was denied. Only ask changes.
 type denial struct {
 	answer limits.Decision
-	at     time.Time // of the answer
+	at     time.Time // time of the answer
 	until  time.Time // the request would pass then
-	ask    time.Time // when the next caller asks the service
+	ask    time.Time // when the next call asks the service again
 }
 
 func newDenials(most int) *denials {
 	return &denials{max: most, known: make(map[string]*denial)}
 }
 
-// find returns the remembered denial of a request; nil: none holds now. To one caller a second it returns ask: that one
-// asks the service.
+// find returns the remembered denial of a request, or nil without an active one. Once a second it returns ask for one
+// call, which then asks the service.
 func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 	if d == nil {
 		return nil, false
@@ -62,7 +62,8 @@ func (d *denials) find(key []byte, now time.Time) (known *denial, ask bool) {
 	return known, false
 }
 
-// learn remembers an answer of the service if it is a denial, and otherwise forgets what was known of the request.
+// learn remembers an answer of the service if it is a denial. Otherwise it removes the remembered denial of the
+// request.
 func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now time.Time) {
 	denied := !answer.Allowed && answer.Source == limits.Counted && answer.RetryAfter != 0 && len(key) <= maxDenialKey
 	if d == nil || !denied && known == nil {
@@ -87,7 +88,7 @@ func (d *denials) learn(key []byte, answer *limits.Decision, known *denial, now 
 	d.known[string(key)] = next
 }
 
-// evict forgets one of a few denials: the one that ends first. A map begins each loop at a random place.
+// evict removes one of a few denials: the one that ends first. Go starts each loop over a map at a random place.
 func (d *denials) evict(now time.Time) {
 	var first string
 	var end time.Time
@@ -103,11 +104,11 @@ func (d *denials) evict(now time.Time) {
 	delete(d.known, first)
 }
 
-// decision is the answer to a caller at a time before until. The times in it are relative to now.
+// decision is the answer to a call at now, which is before until. Its times are relative to now.
 func (d *denial) decision(now time.Time) limits.Decision {
 	past := now.Sub(d.at)
 	answer := d.answer
-	answer.Headers = slices.Clone(answer.Headers) // callers may change what they get
+	answer.Headers = slices.Clone(answer.Headers) // the caller may change its answer
 	answer.Statuses = slices.Clone(answer.Statuses)
 	answer.RetryAfter = left(answer.RetryAfter, past)
 	for i := range answer.Statuses {
@@ -118,7 +119,7 @@ func (d *denial) decision(now time.Time) limits.Decision {
 	return answer
 }
 
-// left returns what is left of the wait d after the time past.
+// left returns the rest of the wait d after the time past.
 func left(d, past time.Duration) time.Duration {
 	if d == limits.Never {
 		return d

@@ -39,7 +39,7 @@ func TestDenialIsRemembered(t *testing.T) {
 			if d.Headers[0] != (limits.Header{Name: "x-rule", Value: "k"}) || d.Err != nil {
 				t.Errorf("%+v", d)
 			}
-			if d.Source == limits.DenialCache { // callers may change what they get
+			if d.Source == limits.DenialCache { // the caller may change its answer
 				d.Statuses[0].Rule, d.Headers[0].Value = "changed", "changed"
 			}
 			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual
@@ -71,7 +71,7 @@ func TestResetOfDenial(t *testing.T) {
 	})
 }
 
-// One caller a second asks the service; meanwhile the others are denied at once.
+// Once a second one call asks the service. The others in between are denied immediately.
 func TestOneCallerAsksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(time.Hour) }}
@@ -107,7 +107,7 @@ func TestOneCallerAsksAgain(t *testing.T) {
 	})
 }
 
-// If the service does not answer, what was denied stays denied until its time is over.
+// If the service does not answer, a denied request stays denied until the denial ends.
 func TestDenialWithoutService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{decide: func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse { return denied(5 * time.Second) }}
@@ -242,8 +242,7 @@ func TestDenialsAreBounded(t *testing.T) {
 	})
 }
 
-// A caller that keeps asking at 100 times its limit costs less than a call for ten denials, whatever the limit's
-// window.
+// Asking at 100 times the limit costs less than one call of the service for ten denials, regardless of the window.
 func TestCallsPerDenial(t *testing.T) {
 	// a token comes
 	for _, every := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, 3 * time.Second} {

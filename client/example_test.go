@@ -80,7 +80,7 @@ func ExampleClient_Decide() {
 }
 
 func ExampleClient_Decide_failure() {
-	c, err := client.New("localhost:1", client.Options{OnFailure: limits.OnFailureDeny}) // there is no service
+	c, err := client.New("localhost:1", client.Options{OnFailure: limits.OnFailureDeny}) // nothing listens there
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -64,8 +64,8 @@ func slow(after time.Duration) func(context.Context, *ratelimitdv1.DecideBatchRe
 	}
 }
 
-// fault is a way in which the service fails. Its begin returns the target, and how the fault begins once the client has
-// a connection.
+// fault is a way in which the service fails. Its function returns the target to dial, and another function that starts
+// the fault once the client is connected.
 type fault struct {
 	name  string
 	begin func(t testing.TB) (target string, begin func())
@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Each caller of a message that hangs waits only until its own deadline.
+// When a message hangs, each of its callers waits only until its deadline.
 func TestOwnDeadlineOfAHungMessage(t *testing.T) {
 	addr, _ := serve(t, slow(time.Minute))
 	c := dial(t, addr, client.Options{Timeout: 10 * time.Second})
@@ -229,7 +229,7 @@ func TestServiceComesBack(t *testing.T) {
 	}
 }
 
-// A client decides at once after the deadline of its caller has passed.
+// A client decides immediately if the deadline of its caller has passed.
 func TestDeadlineHasPassed(t *testing.T) {
 	c := dial(t, "127.0.0.1:1", client.Options{})
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))

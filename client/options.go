@@ -17,11 +17,11 @@ const (
 
 // Options are the settings of a Client. The zero value is ready to use.
 type Options struct {
-	// Timeout is how long a call may take if the context of the caller does not end earlier. Default 20 ms.
+	// Timeout is how long a call may take if its context does not end earlier. Default 20 ms.
 	Timeout time.Duration
 
-	// OnFailure is what the client does when the service does not decide: it does not answer in time, it cannot be
-	// reached, or its store of the counters fails and no on_error of the rules decides. Default limits.OnFailureAllow.
+	// OnFailure decides when the service does not: it does not answer in time, it cannot be reached, or its store of the
+	// counters fails and no on_error of the rules applies. Default limits.OnFailureAllow.
 	OnFailure limits.OnFailure
 
 	// MaxDenials is how many denied requests the client remembers. Beyond that, a denial replaces another one that has
@@ -35,7 +35,7 @@ type Options struct {
 	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.
 	TLS *tls.Config
 
-	// DialOptions are for the connection. They take precedence over what the client sets itself: round_robin over all
+	// DialOptions are added to the connection's options. They take precedence over the client's: round_robin over all
 	// addresses of the name, a reconnect attempt at least every 5 s, and pings while calls get no answer for 10 s.
 	DialOptions []grpc.DialOption
 }

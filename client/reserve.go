@@ -13,8 +13,8 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// endTimeout is how long Commit, Cancel and Extend of a reservation may take at least: no request waits for them, and a
-// commit that is lost costs what was reserved.
+// endTimeout is the least time that Commit, Cancel and Extend of a reservation may take. No request waits for them, and
+// a lost commit leaves the whole reservation charged.
 const endTimeout = time.Second
 
 // Reserve holds the amounts of a request until its cost is known: see limits.Reserver. The rules of all its descriptors
@@ -22,8 +22,8 @@ const endTimeout = time.Second
 // that nothing is held.
 //
 // Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while
-// there is no connection to the service. Their error is limits.ErrUnknownReservation if the service does not know the
-// reservation any more. After any other error they may be called again.
+// there is no connection to the service. Their error is limits.ErrUnknownReservation if the service no longer has the
+// reservation. After any other error they may be called again.
 func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
 	start := time.Now()
 	held, err := c.reserve(ctx, r, o)
@@ -88,7 +88,7 @@ func reserveRequest(r *limits.Request, o limits.ReserveOptions) *ratelimitdv1.Re
 	return m
 }
 
-// toReserve is an amount to hold: at least one hit, because there is no reservation of nothing.
+// toReserve is an amount to hold: at least one hit, because the service rejects empty reservations.
 func toReserve(a *limits.Amount) *ratelimitdv1.Amount {
 	n := a.OrOneHit()
 	if n.Peek {

@@ -6,12 +6,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Stats counts what a client has done since it was made.
+// Stats counts the decisions and messages of a client since New.
 type Stats struct {
-	Decisions [limits.Sources]uint64 // by source: Decisions[limits.FailOpen]
+	Decisions [limits.Sources]uint64 // decisions by source, e.g. Decisions[limits.FailOpen]
 	Errors    uint64                 // requests without a decision
 	RPCs      uint64                 // messages with requests for decisions that were sent to the service
-	Requests  uint64                 // requests in them
+	Requests  uint64                 // requests in these messages
 }
 
 // counts are the counters that Stats reads.
@@ -28,7 +28,7 @@ func (c *counts) count(d *limits.Decision, err error) {
 	c.decisions[d.Source].Add(1)
 }
 
-// Stats returns what the client has done so far. Reservations count as decisions.
+// Stats returns the client's counts so far. Reservations count as decisions.
 func (c *Client) Stats() Stats {
 	s := Stats{Errors: c.stats.errors.Load(), RPCs: c.stats.rpcs.Load(), Requests: c.stats.requests.Load()}
 	for i := range s.Decisions {

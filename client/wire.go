@@ -24,8 +24,8 @@ const maxRequest = 1 << 20
 // appendRequest appends a request as a ratelimitd.v1.DecideRequest. Two requests have the same bytes only if they are
 // the same, so the bytes are also their key in the denial cache. The error is limits.ErrInvalid.
 //
-// Messages are written without the generated code: a request is written once, by its caller, for both purposes and
-// without garbage.
+// Messages are written without the generated code. So a call encodes its request once, for both purposes and without
+// garbage.
 func appendRequest(b []byte, r *limits.Request) ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return b, err
@@ -95,8 +95,8 @@ func appendNested(b []byte, num protowire.Number, f func([]byte) []byte) []byte 
 	return slices.Insert(b, start, length[1:]...)
 }
 
-// answerOf returns the decision of an answer. The error is limits.ErrInvalid, or the status of grpc that the request
-// would have had as a call of its own.
+// answerOf returns the decision of an answer. The error is limits.ErrInvalid, or the gRPC status that the request would
+// have had if it had been sent alone.
 func answerOf(r *ratelimitdv1.DecideResponse) (d limits.Decision, err error) {
 	if e := r.GetError(); e != nil {
 		return d, errorOf(status.Error(codes.Code(uint32(e.GetCode())), e.GetMessage()))
@@ -125,7 +125,7 @@ func decisionOf[S statusMessage](code ratelimitdv1.Code, statuses []S, headers [
 	return d
 }
 
-// statusMessage is what ratelimitd.v1.DecideStatus and DescriptorStatus have.
+// statusMessage is the part that ratelimitd.v1.DecideStatus and DescriptorStatus have in common.
 type statusMessage interface {
 	GetCode() ratelimitdv1.Code
 	GetRule() string

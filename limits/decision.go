@@ -62,11 +62,11 @@ type Status struct {
 	// the rule that applies: its domain, keys and values with dots between them; empty: no rule matches
 	Rule       string
 	Limit      uint64        // requests per window; 0: no limit applies
-	Remaining  uint64        // hits that are left
-	ResetAfter time.Duration // until the window ends, or until nothing is in use any more; in whole seconds, rounded up
-	RetryAfter time.Duration // until the same request would pass, if it does not; Never: it can never pass
+	Remaining  uint64        // remaining hits
+	ResetAfter time.Duration // time until the window ends, or until nothing is in use any more; whole seconds, rounded up
+	RetryAfter time.Duration // time until the same request would pass, if it does not now; Never if it can never pass
 	Degraded   bool          // the store of the counters did not answer, and on_error of the rule decided
-	Penalty    bool          // a penalty of the limit is active, or has just begun
+	Penalty    bool          // a penalty of the limit is active, or has just started
 }
 
 // Header is one header.

@@ -9,7 +9,7 @@ const (
 	OnFailureDefault OnFailure = iota // the default of the option
 	OnFailureAllow                    // the request passes
 	OnFailureDeny                     // the request is denied
-	OnFailureError                    // there is no decision, but an error
+	OnFailureError                    // the call returns an error and no decision
 	// this process counts, which only package ratelimit can do; elsewhere it is OnFailureError
 	OnFailureLocal
 )

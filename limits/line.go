@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// fresh is how long an answer is trusted by callers that come later. A refund, a reset or a change of rules may have
-// made room since.
+// fresh is how long callers that come later trust an answer. A refund, a reset or a change of rules may have made room
+// since.
 const fresh = time.Second
 
-// lines holds a line for everything that somebody waits for now.
+// lines holds a line for each limit that somebody waits for now.
 var lines = queue{byID: make(map[identity]*line)}
 
-// queue is the lines of callers by what they ask for.
+// queue holds the lines of waiting callers, by identity.
 type queue struct {
 	mu   sync.Mutex
 	byID map[identity]*line
 }
 
-// identity is what the callers of one line have in common: whom they ask, and for which domain and descriptors.
+// identity identifies a line: the decider that its callers ask, and the domain and descriptors that they ask for.
 type identity struct {
 	asked   any // a Decider or Reserver
 	entries string
 }
 
-// line is the callers that wait for one thing, in the order in which they came. The first one asks. Its fields are
-// guarded by queue.mu.
+// line holds the callers that wait for the same limit, in the order in which they came. The first one asks. Its fields
+// are guarded by queue.mu.
 type line struct {
 	callers list.List // turns (*turn), the first caller in front
-	room    time.Time // when there will be room, as far as the last answer knows
+	room    time.Time // when there will be room, according to the last answer
 	at      time.Time // time of the last answer
 }
 
@@ -40,7 +40,7 @@ type line struct {
 type turn struct {
 	id    identity
 	line  *line
-	place *list.Element // nil: the caller has left
+	place *list.Element // nil once the caller has left
 	first chan struct{} // closed when it is the first of its line
 	wake  chan struct{} // ask again: a place was given back, or somebody came who cannot trust the last answer
 }
@@ -50,7 +50,7 @@ func (q *queue) join(d any, r *Request) *turn {
 	t := &turn{first: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// else nothing tells whether another decider is the same, and the line has one caller
+	// otherwise two deciders cannot be compared, and the line has a single caller
 	if reflect.ValueOf(d).Comparable() {
 		t.id = identity{d, r.identity()}
 		t.line = q.byID[t.id]
@@ -105,7 +105,7 @@ func (r *Request) identity() string {
 	return string(all)
 }
 
-// leave takes the caller out of its line. The next one may ask then.
+// leave removes the caller from its line, so that the next one may ask.
 func (t *turn) leave() {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()
@@ -178,7 +178,7 @@ func (t *turn) room() time.Time {
 	return t.line.room
 }
 
-// asked records the answer to the first caller of the line: how long it takes until there is room.
+// asked records the answer to the first caller of the line: the time until there is room.
 func (t *turn) asked(wait time.Duration) {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 
 // Request asks whether something may be done.
 type Request struct {
-	Domain      string       // of the rules
+	Domain      string       // domain of the rules
 	Descriptors []Descriptor // at least one; the request passes if all of them have room
 
-	// Amount is what each descriptor without its own amount uses.
+	// Amount is used by each descriptor that has no Amount.
 	Amount Amount
 
 	// MaxDelay is the longest delay that you accept. A request that a leaky bucket would delay for longer is denied,
@@ -45,25 +45,25 @@ func (r *Request) until(ctx context.Context) *Request {
 
 // Descriptor is one thing that is limited.
 type Descriptor struct {
-	Entries []Entry // in the order of the rule's levels
+	Entries []Entry // one entry for each level of the rule, in this order
 	Amount  *Amount // nil: the amount of the request
 }
 
 // Entry is one pair of key and value of a descriptor.
 type Entry struct {
-	Key   string // as in the rule file
+	Key   string // key as in the rule file
 	Value string // may be empty
 }
 
-// Amount is what a request uses of a limit. The zero value is one hit.
+// Amount is how much a request uses of a limit. The zero value is one hit.
 type Amount struct {
 	// Hits is a number of hits. 0 means 1 hit, unless there are Units or Peek is set.
 	Hits uint64
 	// Units are numbers of units by kind, such as tokens by "input" and "output". The cost of the rule turns them into
 	// hits. Hits and Units are added.
 	Units map[string]uint64
-	// Peek reads the limit and counts nothing. Remaining of the status shows what is left. A peek is allowed even if
-	// nothing is left.
+	// Peek reads the limit and counts nothing. Remaining of the status shows the remaining hits. A peek is allowed even if
+	// there are none.
 	Peek bool
 }
 

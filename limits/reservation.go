@@ -15,8 +15,9 @@ type Reserver interface {
 
 // ReserveOptions are the settings of a reservation. The zero value is ready to use.
 type ReserveOptions struct {
-	TTL     time.Duration // how long it lasts without Commit, Cancel or Extend; 0: what the rule says
-	MinHits uint64        // if the whole amount does not fit, reserve what fits, but at least this; 0: all or nothing
+	TTL time.Duration // how long it lasts without Commit, Cancel or Extend; 0 means the rule's default
+	// if the whole amount does not fit, reserve as much as fits, but at least this; 0: all or nothing
+	MinHits uint64
 }
 
 // Reservation is hits that are set aside until Commit or Cancel ends the reservation or it expires.
@@ -41,9 +42,9 @@ func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *R
 	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
 }
 
-// Commit charges what the request used and ends the reservation: one amount for all descriptors, or one for each.
-// Without amounts the charge is what was reserved. Here an Amount without hits and units is 0 hits. A charge is never
-// denied: what was used is used.
+// Commit charges the hits that the request used, and ends the reservation: one amount for all descriptors, or one for
+// each. Without amounts it charges the reserved hits. Here an Amount without hits and units is 0 hits. A commit is
+// never denied, because the hits are already used.
 func (r *Reservation) Commit(ctx context.Context, used ...Amount) error {
 	if r.holder == nil {
 		return nil

@@ -12,7 +12,8 @@ import (
 var (
 	// ErrNever is the error of a Wait for a request that can never pass.
 	ErrNever = errors.New("the request is larger than its limit: it would never be allowed")
-	// ErrTooLong is the error of a Wait whose context would end before the request is allowed. It returns at once.
+	// ErrTooLong is the error of a Wait whose context would end before the request is allowed. Wait then returns
+	// immediately.
 	ErrTooLong = errors.New("the request would be allowed only after the deadline")
 )
 
@@ -29,10 +30,10 @@ func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 	return answer.Allowed && err == nil, err
 }
 
-// Wait waits until the request is allowed. Callers of this process that ask d for the same domain and descriptors wait
+// Wait waits until the request is allowed. Callers in this program that ask d for the same domain and descriptors wait
 // in line: they pass in the order in which they came, and only the first of them asks. It asks again when the last
-// answer says that there is room. If something else has taken the room, it waits a random time longer: at most 5 ms at
-// first, twice as much each time, never more than a tenth of the wait.
+// answer says that there is room. If the room was taken in between, it waits a random time longer. That time is at most
+// 5 ms at first, doubles each time, and is never more than a tenth of the wait.
 //
 // If the deadline of ctx is too near, Wait returns ErrTooLong as soon as this is known, and counts nothing.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
@@ -65,8 +66,8 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 }
 
 // Acquire waits until the request has a place under its limits of requests at the same time, and reserves it. Callers
-// of this process wait in line, as in Wait. Call release once, when the request is over. If a program dies, its place
-// is free again after the limit's time.
+// in this program wait in line, as in Wait. Call release once, when the request is over. If the program dies, its place
+// becomes free after the limit's time.
 func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err error) {
 	t := lines.join(d, r)
 	defer t.leave()
@@ -97,7 +98,7 @@ func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err e
 
 const (
 	releaseTimeout = time.Second
-	longestPoll    = 100 * time.Millisecond // for a place that another process gives back
+	longestPoll    = 100 * time.Millisecond // interval of asking for a place that another program may give back
 )
 
 const (
@@ -105,7 +106,7 @@ const (
 	maxDoublings = 8
 )
 
-// wait is how long a caller waits after an answer that denies its request, the first one or a later one.
+// wait returns how long to wait after an answer that denies the request, the first one or a later one.
 func wait(denied int, retryAfter time.Duration) time.Duration {
 	random := rand.N(firstBackoff << min(denied, maxDoublings))
 	switch {
@@ -113,15 +114,15 @@ func wait(denied int, retryAfter time.Duration) time.Duration {
 		return random
 	case denied == 0:
 		return retryAfter
-	default: // others compete with this caller
+	default: // others compete for the room
 		return retryAfter + min(random, retryAfter/10)
 	}
 }
 
 func tooLong(wait time.Duration) error { return fmt.Errorf("%w: in %s", ErrTooLong, wait) }
 
-// Sleep waits for d. It returns ErrTooLong at once if the deadline of ctx comes before that, and the error of ctx if
-// ctx ends while it waits.
+// Sleep waits for d. It returns ErrTooLong immediately if the deadline of ctx is earlier, and the error of ctx if ctx
+// ends while it waits.
 func Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, nil) }
 
 // sleep is Sleep that ends early if wake has something.

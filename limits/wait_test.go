@@ -14,7 +14,7 @@ import (
 // answers gives one decision after the other.
 type answers struct {
 	list  []limits.Decision
-	asked []time.Duration // since the start
+	asked []time.Duration // when Decide was called, after start
 	start time.Time
 }
 
@@ -63,7 +63,7 @@ func TestWaitsDiffer(t *testing.T) {
 	})
 }
 
-// A wait that cannot succeed ends at once.
+// A wait that cannot succeed ends immediately.
 func TestWaitThatCannotSucceed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
