@@ -24,10 +24,10 @@ const (
 	maxBatchBytes = 64 << 10
 )
 
-// atOnce is the number of requests in flight from which on new calls wait to be sent together. A single caller never
+// atOnce is the number of requests in flight from which on new calls wait to be sent together. A caller alone never
 // waits.
 //
-// Measured with the service in another process on a machine with 2 cores: with 4, a single caller gets its answer after
+// Measured with the service in another process on a machine with 2 cores: with 4, one caller gets its answer after
 // 83 us (median), 2 callers after 92 us and 4 callers after 123 us. 64 callers together get 212,000 answers a second, in
 // messages of 27. With 1, 2 callers wait for 175 us. With 8, all numbers are within 5 % of those with 4. When every call
 // is sent immediately, 64 callers get 82,000 answers a second. BenchmarkDecide measures this.

@@ -50,7 +50,7 @@ func (q *queue) join(d any, r *Request) *turn {
 	t := &turn{first: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// otherwise two deciders cannot be compared, and the line has a single caller
+	// otherwise two deciders cannot be compared, and the line has one caller
 	if reflect.ValueOf(d).Comparable() {
 		t.id = identity{d, r.identity()}
 		t.line = q.byID[t.id]
