@@ -11,15 +11,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Kind is what an event reports. To add one, add a constant and its name.
+// Kind is the reason for an event. To add one, add a constant and its name.
 type Kind uint8
 
 // The kinds.
 const (
 	Denial   Kind = iota // a limit denied a request
 	Exceeded             // a soft limit is exceeded, and the request passed
-	Warning              // as much of a limit is in use as its warn_at says
-	Penalty              // a penalty has begun
+	Warning              // the hits in use reached a limit's warn_at
+	Penalty              // a penalty has started
 	kinds
 )
 
@@ -30,32 +30,32 @@ func (k Kind) String() string { return kindNames[k] }
 // cloudType is the CloudEvents type of a kind. Its end is the version of the data's form.
 func (k Kind) cloudType() string { return "io.github.ratelimitd." + kindNames[k] + ".v1" }
 
-// Event is what a decision reports about one limit.
+// Event is a decision's report about one limit.
 type Event struct {
 	Time    time.Time
 	Domain  string
-	Rule    string             // its path
-	Entries []descriptor.Entry // of the descriptor, with the values that count
+	Rule    string             // path of the rule
+	Entries []descriptor.Entry // entries of the descriptor, with grouped values
 	Limit   descriptor.Limit
 
 	Capacity   uint64        // hits
-	Hits       int64         // that the request asked for
+	Hits       int64         // hits that the request asked for
 	Used       int64         // hits in use after the request
-	RetryAfter time.Duration // until the same request would pass; negative if it never does; 0: it passed
+	RetryAfter time.Duration // time until the same request would pass; negative if it never does; 0 if it passed
 
 	Override bool   // the numbers come from an operator's override
-	Blocked  bool   // that override denies everything
-	Degraded string // how on_error answered instead of Redis; empty: it did not
+	Blocked  bool   // the override denies everything
+	Degraded string // how on_error answered instead of Redis; empty if Redis answered
 
 	due Due
 }
 
-// Due is an event that is to be sent: its kind, counter and period. The zero value is none.
+// Due identifies an event to send: its kind, counter and period. The zero value is not an event.
 type Due struct {
 	kind       Kind
 	counter    [sha256.Size]byte // hash of the counter's key
 	of         ofLimit
-	start, end int64 // of the period, in microseconds since the Unix epoch
+	start, end int64 // start and end of the period, in microseconds since the Unix epoch
 }
 
 // source is the source of all events: replicas that share counters send the same.
@@ -131,7 +131,7 @@ type entryData struct {
 // receiver of CloudEvents must accept.
 const MaxEntryBytes = 4 << 10
 
-// EntryBytes returns about how many bytes an entry takes, in memory and in an event: its text and what surrounds it.
+// EntryBytes returns roughly the size of an entry in memory and in an event: its text plus 32 bytes of overhead.
 func EntryBytes(key, value string) int { return 32 + len(key) + len(value) }
 
 // encode returns an event in the JSON format, without a line break. Text that is not UTF-8 has replacement characters.
@@ -185,7 +185,7 @@ func (s *Sink) entries(e *Event) []entryData {
 
 func instant(micros int64) string { return time.UnixMicro(micros).UTC().Format(time.RFC3339Nano) }
 
-// millis returns a time in milliseconds, rounded up; nil if there is none.
+// millis returns a time in milliseconds, rounded up, or nil if it is not positive.
 func millis(d time.Duration) *int64 {
 	if d <= 0 {
 		return nil

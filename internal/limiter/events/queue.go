@@ -21,7 +21,7 @@ func (q *queue) len() int {
 	return q.size
 }
 
-// push adds an event, and returns false if there is no room.
+// push adds an event, and returns false if the queue is full.
 func (q *queue) push(e *Event) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -40,7 +40,7 @@ func (q *queue) push(e *Event) bool {
 	return true
 }
 
-// pop removes the oldest event; nil: there is none.
+// pop removes the oldest event. It returns nil if the queue is empty.
 func (q *queue) pop() *Event {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// recent remembers about which counters there was an event, until their periods end. A counter does not determine what
-// an event says: after a change of plan, an override or for another class, the same counter is denied by another limit.
-// That is another event. recent is bounded: where there is no room it forgets any counter, which may then have a second
-// event in its period, with the same id.
+// recent records which counters had an event, until their periods end. The key includes the limit, because one counter
+// can be denied by several: after a change of plan, by an override or for another class. Each of these limits sends an
+// event. recent is bounded: when it is full it drops any counter, which may then have a second event in its period,
+// with the same id.
 type recent struct {
 	seed   maphash.Seed
 	shards [shardCount]shard
@@ -21,13 +21,14 @@ const (
 )
 
 type shard struct {
-	mu    sync.Mutex
-	until map[uint64]int64 // by the hash of kind, key and limit; microseconds since the Unix epoch
-	first int64            // no period ends before this time
+	mu sync.Mutex
+	// end of the period in microseconds since the Unix epoch, keyed by the hash of kind, key and limit
+	until map[uint64]int64
+	first int64 // no period ends before this time
 }
 
-// ofLimit is what distinguishes the events about one counter: the limit, as it applies to a caller. It is the same in
-// all replicas. Zero: the counter determines its limit.
+// ofLimit distinguishes the events about one counter: it is the limit, as it applies to a customer. It is the same in
+// all replicas. It is zero if the counter determines its limit.
 type ofLimit struct {
 	name            string
 	requests, burst uint64

@@ -40,7 +40,7 @@ const (
 	longestWait = 30 * time.Second
 )
 
-// Run sends events until ctx ends, and then what still waits, within a bound. It returns nil.
+// Run sends events until ctx ends, and then the queued ones, within a bound. It returns nil.
 func (s *Sink) Run(ctx context.Context) error {
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

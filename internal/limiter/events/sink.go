@@ -16,13 +16,13 @@ import (
 type Options struct {
 	To Destination // required
 
-	Values bool // events have the values of entries, which callers sent
+	Values bool // events include the values of entries, which come from requests
 
 	PerSecond int64         // most events per second; default 100
 	Interval  time.Duration // shortest period of a counter; default 1 minute
 	Queue     int           // most events that wait; default 10,000
 
-	Timeout    time.Duration // of a request; default 10 s
+	Timeout    time.Duration // timeout of one request; default 10 s
 	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
 	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
 
@@ -61,10 +61,10 @@ type Sink struct {
 	rate   logging.Sampler
 	queue  queue
 
-	failing  bool            // the last attempt
-	wait     time.Duration   // until the next attempt; 0: nothing has failed
+	failing  bool            // whether the last attempt failed
+	wait     time.Duration   // pause before the next attempt; 0 if the last one succeeded
 	rejected time.Time       // when it was last logged that the destination rejects events
-	hurry    <-chan struct{} // closed: the next wait ends at once; nil: one has ended so
+	hurry    <-chan struct{} // closed to end the next pause immediately; nil after that
 	inHand   atomic.Bool     // whether an event is taken from the queue, and neither sent nor dropped yet
 
 	sent    [kinds]atomic.Uint64
@@ -105,15 +105,15 @@ func New(opts Options) *Sink {
 	return s
 }
 
-// Due reports whether an event about the counter with this key is due, and remembers it: the caller then calls Send.
-// ends is the time from now until the window of the counter, or the penalty, ends. Due keeps neither the key nor the
-// limit.
+// Due reports whether an event about the counter with this key is due, and records it as sent: the caller must then
+// call Send. ends is the time from now until the window of the counter, or the penalty, ends. Due keeps neither the key
+// nor the limit.
 func (s *Sink) Due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit,
 	ends time.Duration) (due Due, ok bool) {
 	return s.due(now, kind, key, limit, ends, ofLimit{})
 }
 
-// DueFor is Due for a counter that several limits use, or one limit with several numbers: each has events of its own.
+// DueFor is Due for a counter that several limits use, or one limit with several numbers: each gets separate events.
 func (s *Sink) DueFor(now time.Time, kind Kind, key []byte, limit *descriptor.Limit,
 	ends time.Duration) (due Due, ok bool) {
 	return s.due(now, kind, key, limit, ends, ofLimit{limit.Name, limit.Requests, limit.Burst, limit.Classes.Class})
@@ -122,7 +122,7 @@ func (s *Sink) DueFor(now time.Time, kind Kind, key []byte, limit *descriptor.Li
 func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit, ends time.Duration,
 	of ofLimit) (due Due, ok bool) {
 	micros := now.UnixMicro()
-	if kind == Penalty { // its begin is seen once, by one replica: there is nothing to remember
+	if kind == Penalty { // only one replica sees a penalty start, and only once: no need to record it
 		if due, ok = s.admit(now, kind, key, of); ok {
 			due.start, due.end = micros, micros+ends.Microseconds()
 		}
@@ -138,7 +138,7 @@ func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit
 	}
 	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
 	until := due.end
-	if until <= micros { // by the clock of the store the window is not over
+	if until <= micros { // by the store's clock the window is not over
 		until = micros + ends.Microseconds()
 	}
 	sh.add(hash, until, micros)

@@ -1,5 +1,5 @@
-// Package grpcstatus says which gRPC code and text an error of package limiter has for the caller. Whoever answers a
-// caller or an operator uses it, over gRPC or HTTP. Its functions may be called concurrently.
+// Package grpcstatus maps the errors of package limiter to gRPC codes and to texts for clients. It is used for every
+// answer to a client or an operator, over gRPC or HTTP. Its functions may be called concurrently.
 package grpcstatus
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Code is the gRPC code for an error of the limiter. An error that is not the caller's fault nor the rules', and not
-// its deadline, is UNAVAILABLE: the caller's failure mode decides what happens to the request.
+// Code is the gRPC code for an error of the limiter. An error that is caused neither by the request, its deadline nor
+// the rules is UNAVAILABLE: the client's failure mode decides what happens to the request.
 func Code(err error) codes.Code {
 	if err == nil {
 		return codes.OK
@@ -39,7 +39,7 @@ func Of(err error) error {
 	return status.Error(Code(err), Message(err))
 }
 
-// Message is the text for the caller. It leaves out that the request is invalid, because the code says so.
+// Message is the text for the client. It leaves out that the request is invalid, because the code says so.
 func Message(err error) string {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return invalid.Message

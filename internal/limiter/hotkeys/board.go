@@ -37,7 +37,7 @@ type board struct {
 	width   atomic.Uint32
 	dropped atomic.Uint64 // hits that were not counted
 	lanes   [mostLanes]lane
-	next    *board // in the list of boards that the tracker has not picked up yet
+	next    *board // next in the list of boards that the tracker has not picked up yet
 
 	// Under Tracker.mu.
 	past        []subWindow
@@ -143,7 +143,7 @@ func (b *board) count(at uint32, hash uint64, key []byte, hits uint64, denied bo
 	return true
 }
 
-// count counts in this lane, which the caller has locked. It returns false if the board is closed.
+// count counts in this lane, which must be locked. It returns false if the board is closed.
 func (l *lane) count(b *board, hash uint64, key []byte, hits uint64, denied bool) bool {
 	if l.closed {
 		return false

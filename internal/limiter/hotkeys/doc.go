@@ -17,12 +17,13 @@
 //
 // # Cost
 //
-// Rule.Count runs on the path of a request. It looks nothing up by name, never waits, and allocates only when a rule
-// becomes busy. A busy rule begins with one lane. When two concurrent decisions meet in a lane, the second one takes
+// Rule.Count runs on the path of a request. It does no lookup by name, never waits, and allocates only when a rule
+// becomes busy. A busy rule starts with one lane. When two concurrent decisions meet in a lane, the second one takes
 // another lane or adds one, up to the number of processors. If all are taken, the use is dropped and counted as
 // dropped. When all lists are in use, further rules share one, which reports name "overflow".
 //
 // A Tracker and its Rules may be used by any goroutine.
 //
-// The package knows nothing about rules, requests or decisions: the caller decides what counts as a use or a denial.
+// The package is independent of rules, requests and decisions: the code that calls it decides whether to count a use or
+// a denial.
 package hotkeys

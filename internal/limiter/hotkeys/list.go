@@ -7,7 +7,7 @@ import (
 
 // keyHits holds bounds for the hits of keys: for each entry, and with floor an upper bound for every other key.
 type keyHits struct {
-	hits    uint64 // of all keys, exactly
+	hits    uint64 // exact number of hits of all keys
 	floor   uint64
 	entries []hitBounds
 }

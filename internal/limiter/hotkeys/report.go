@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Query selects and orders what a report has.
+// Query selects and orders the contents of a report.
 type Query struct {
 	Domain string // only this domain; empty: all
 	Rule   string // the rule with this path, and those below it; empty: all
@@ -20,9 +20,9 @@ const MaxLimit = 2 * slots
 
 // Report lists the hottest counters of the last minute. Its JSON uses the names of the admin service.
 type Report struct {
-	From   time.Time    `json:"from"` // when counting began
+	From   time.Time    `json:"from"` // start of counting
 	To     time.Time    `json:"to"`
-	Denied []Key        `json:"most_denied,omitzero"` // of all rules, the hottest first; nil in JSON: left out
+	Denied []Key        `json:"most_denied,omitzero"` // keys of all rules, the hottest first; nil is left out of JSON
 	Used   []Key        `json:"most_used,omitzero"`
 	Rules  []RuleReport `json:"rules"`
 }
@@ -31,7 +31,7 @@ type Report struct {
 type RuleReport struct {
 	Name
 
-	HitsUsed   uint64 `json:"hits_used"` // of all counters of the rule, denied or not, exactly
+	HitsUsed   uint64 `json:"hits_used"` // exact number of hits of all the rule's counters, denied or not
 	HitsDenied uint64 `json:"hits_denied"`
 	// hits that were not counted; each AtMost of the rule may be too small by this number
 	HitsDropped uint64 `json:"hits_dropped"`
@@ -43,7 +43,7 @@ type RuleReport struct {
 type Key struct {
 	Name // its rule
 
-	Key    string `json:"-"`   // as the backend names it; of a long key the beginning and the end. It may have any bytes
+	Key    string `json:"-"`   // the backend's key, with the middle of a long one cut out. It may contain any bytes
 	Text   string `json:"key"` // Key as Printable writes it
 	Cut    bool   `json:"cut"` // Key is not the whole key
 	Used   Range  `json:"used"`
@@ -109,7 +109,7 @@ func (q *Query) matches(n Name) bool {
 	return q.Rule == "" || ok && (below == "" || below[0] == '.')
 }
 
-// report sums what a board has counted. A lane is locked only while it is copied.
+// report sums the hits that a board counted. A lane is locked only while it is copied.
 func (b *board) report(name Name, scratch *summary, limit int) RuleReport {
 	var used, denied []keyHits
 	r := RuleReport{Name: name, HitsDropped: b.dropped.Load() - b.pastDropped}

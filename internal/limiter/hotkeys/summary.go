@@ -24,7 +24,7 @@ const (
 type summary struct {
 	slots [slots]slot // the data of one use is adjacent, because it is rarely in the L1 cache
 
-	hits uint64 // of all keys; the sum of counts
+	hits uint64 // hits of all keys: the sum of counts
 	used int    // slots that have a key
 
 	index [indexed]uint8 // slot by hash: open addressing, linear probing; at least three quarters are free
@@ -33,7 +33,7 @@ type summary struct {
 	lowest   [slots]uint8 // slots with that count at the last scan
 	left     int          // how many of them are not used yet
 
-	counts [slots]uint64 // by slot
+	counts [slots]uint64 // hits per slot
 }
 
 // slot is three cache lines.

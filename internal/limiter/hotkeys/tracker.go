@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	length = time.Minute      // that a report covers
-	step   = 10 * time.Second // of a sub-window
+	length = time.Minute      // time that a report covers
+	step   = 10 * time.Second // length of a sub-window
 )
 
 // Overflow is the name of the list that rules share when all lists are in use.
@@ -22,9 +22,9 @@ const Overflow = "overflow"
 
 // Options are the settings of a Tracker.
 type Options struct {
-	// Keys is how many keys are tracked at once; default 32,768. A list has 128 of them. A busy rule has, for each of
-	// its lanes, one list of uses and one of denials. A key takes 213 bytes, and up to 224 more for each of six
-	// sub-windows in which its rule was busy.
+	// Keys is the number of keys that can be tracked at the same time; default 32,768. A list has 128 of them. A busy rule
+	// has, for each of its lanes, one list of uses and one of denials. A key takes 213 bytes, and up to 224 more for each
+	// of six sub-windows in which its rule was busy.
 	Keys int
 
 	Metrics metric.Registry // nil: counted, but not registered
@@ -36,7 +36,7 @@ type Tracker struct {
 	width uint32 // most lanes of a rule
 	most  int64  // lists
 
-	lists   atomic.Int64 // in use
+	lists   atomic.Int64 // number of lists in use
 	opened  atomic.Pointer[board]
 	dropped atomic.Uint64 // uses that were not counted
 	shared  atomic.Uint64 // uses that were counted under overflow
@@ -46,12 +46,12 @@ type Tracker struct {
 	mu     sync.Mutex // guards the fields below, and board.past
 	rules  map[Name]*Rule
 	boards []*board
-	since  time.Time   // when the current sub-window began
-	past   []time.Time // when the remembered sub-windows before it began
+	since  time.Time   // start of the current sub-window
+	past   []time.Time // starts of the remembered sub-windows before it
 	spare  []*summary
 }
 
-// New returns a tracker that begins to count at now. Run, or the caller with Rotate, ends its sub-windows.
+// New returns a tracker that starts counting at now. Run, or calls of Rotate, end its sub-windows.
 func New(now time.Time, o Options) *Tracker {
 	if o.Keys <= 0 {
 		o.Keys = 32_768
@@ -213,7 +213,7 @@ func (t *Tracker) fresh() *summary {
 	return newSummary()
 }
 
-// forget drops sub-windows that began more than length before now.
+// forget drops sub-windows that started more than length before now.
 func (b *board) forget(now time.Time) {
 	b.past = slices.DeleteFunc(b.past, func(w subWindow) bool { return now.Sub(w.from) > length })
 }

@@ -18,14 +18,15 @@ import (
 )
 
 // Store keeps sets of texts. Each text ends at a time, in milliseconds since the Unix epoch. The names of all sets of a
-// domain begin with the same domainBytes bytes, so that a store can divide its room between domains.
+// domain start with the same domainBytes bytes, so that a store can divide its space between domains.
 type Store interface {
 	// Add adds texts to sets: sets[set][text] is when the text ends. A text that is there already ends at the later time.
-	// Where there is no room, texts are left out or removed; dropped is how many.
+	// When space runs out, texts are left out or removed; dropped counts them.
 	Add(ctx context.Context, now time.Time, sets map[string]map[string]int64) (dropped int, err error)
 
-	// Page returns about count texts of a set that have not ended, and where the next page begins; 0 if this page is the
-	// last. The first page begins at 0. A text that is in the set all the time is on one of the pages, or on several.
+	// Page returns about count texts of a set that have not ended, and the number at which the next page starts, 0 after
+	// the last page. The first page starts at 0. A text that is in the set during the whole listing is on one of the
+	// pages, or on several.
 	Page(ctx context.Context, now time.Time, set string, at uint64, count int) (texts []string, next uint64, err error)
 }
 
@@ -52,7 +53,7 @@ const (
 	shardCount = 64
 	maxRecent  = 2048    // descriptors in a shard
 	maxQueue   = 128     // descriptors that wait in a shard
-	maxBytes   = 4 << 10 // of a descriptor
+	maxBytes   = 4 << 10 // size of a descriptor in bytes
 
 	gather      = 100 * time.Millisecond
 	writeWithin = 2 * time.Second
@@ -62,7 +63,7 @@ const (
 // shard remembers until when descriptors have been recorded, and holds those that are not written yet.
 type shard struct {
 	mu      sync.Mutex
-	until   map[uint64]int64 // by the hash of the counter's key and the descriptor; milliseconds
+	until   map[uint64]int64 // end in milliseconds, keyed by the hash of the counter's key and the descriptor
 	queue   []item
 	waiting map[string]int // how many in the queue are of a domain
 }
@@ -88,8 +89,8 @@ func New(opts Options) *Index {
 }
 
 // Record records that the counter with this key is in use for a while from now, by a descriptor. Several descriptors
-// may use one counter, under different rules and numbers: each is recorded. moves is by how much further use can still
-// postpone the counter's end. Record copies what it keeps.
+// may use one counter, under different rules and numbers: each is recorded. moves is the longest time by which further
+// use can still postpone the counter's end. Record copies its arguments.
 func (x *Index) Record(now time.Time, key []byte, domain string, entries []descriptor.Entry, ends,
 	moves time.Duration) {
 	end := now.Add(ends).UnixMilli()
@@ -170,7 +171,7 @@ func (sh *shard) enqueue(hash uint64, domain string, entries []descriptor.Entry,
 	return true, dropped
 }
 
-// Run writes what is recorded until ctx ends, and then the rest. It returns nil.
+// Run writes the queued descriptors until ctx ends, and then the rest. It returns nil.
 func (x *Index) Run(ctx context.Context) error {
 	timer := time.NewTimer(gather)
 	defer timer.Stop()
@@ -189,7 +190,7 @@ func (x *Index) Run(ctx context.Context) error {
 	return nil
 }
 
-// Flush writes what is recorded.
+// Flush writes the queued descriptors.
 func (x *Index) Flush(ctx context.Context, now time.Time) {
 	var items []item
 	for i := range x.shards {
@@ -242,8 +243,8 @@ func (x *Index) forget() {
 }
 
 // List returns descriptors that have one of the entries of each element of where, and a live counter. The first element
-// is one entry. A page begins at a number that List returned, the first one at 0. It has about count descriptors, or
-// fewer; there may be none though others follow.
+// is one entry. A page starts at a number that List returned, the first one at 0. It has about count descriptors, or
+// fewer: even an empty page may be followed by others.
 func (x *Index) List(ctx context.Context, now time.Time, domain string, where [][]descriptor.Entry, at uint64,
 	count int) (found [][]descriptor.Entry, next uint64, err error) {
 	texts, next, err := x.opts.Store.Page(ctx, now, setOf(domain, where[0][0]), at, count)
@@ -262,10 +263,10 @@ func (x *Index) List(ctx context.Context, now time.Time, domain string, where []
 	return found, next, nil
 }
 
-// domainBytes is how many bytes at the beginning of a set's name stand for its domain.
+// domainBytes is the number of bytes, at the start of a set's name, that identify its domain.
 const domainBytes = 8
 
-// setOf is the name of the set of descriptors with an entry. It has a fixed length, whatever the entry is.
+// setOf is the name of the set of descriptors with an entry. Its length does not depend on the entry.
 func setOf(domain string, e descriptor.Entry) string {
 	ofDomain, ofEntry := sha256.Sum256([]byte(domain)), sha256.Sum256([]byte(pack([]descriptor.Entry{e})))
 	return base64.RawURLEncoding.EncodeToString(ofDomain[:domainBytes*3/4]) + base64.RawURLEncoding.EncodeToString(ofEntry[:12])

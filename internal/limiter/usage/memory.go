@@ -12,9 +12,9 @@ import (
 // Memory is a Store in the memory of one replica. The zero value is ready.
 type Memory struct {
 	mu      sync.Mutex
-	domains map[string]*domainSets // by the beginning of the names of their sets
-	texts   int                    // in all sets
-	bytes   int                    // that they take
+	domains map[string]*domainSets // keyed by the prefix that the names of a domain's sets share
+	texts   int                    // number of texts in all sets
+	bytes   int                    // memory of all texts, in bytes
 	swept   time.Time              // when texts that had ended were last removed
 }
 

@@ -24,8 +24,8 @@ type writer struct {
 // Name implements events.Destination.
 func (w *writer) Name() string { return "stdout" }
 
-// Send writes an event. If an earlier attempt ended within a line, it begins with a new one, so that readers lose only
-// that line.
+// Send writes an event. If an earlier attempt failed in the middle of a line, Send starts a new line first, so that
+// readers lose only that one.
 func (w *writer) Send(_ context.Context, event []byte) error {
 	var b []byte
 	if w.torn {

@@ -14,8 +14,8 @@ const maxHeadersFile = 64 << 10
 // ownHeaders are those that the webhook's requests set themselves.
 var ownHeaders = []string{"Connection", "Content-Length", "Content-Type", "Host", "Transfer-Encoding", "User-Agent"}
 
-// readHeaders reads a file with one header a line. Empty lines and lines that begin with # are skipped. An error names
-// the line and never shows it: it may have a secret.
+// readHeaders reads a file with one header per line. Empty lines and lines that start with # are skipped. An error
+// gives the number of the line but not its text, which may be a secret.
 func readHeaders(path string) (http.Header, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // no file has no headers
@@ -42,7 +42,7 @@ func readHeaders(path string) (http.Header, error) {
 	return headers, nil
 }
 
-// nameBytes are what a header's name may consist of.
+// nameBytes are the bytes allowed in a header's name.
 const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~"
 
 func isName(name string) bool { return name != "" && strings.Trim(name, nameBytes) == "" }

@@ -93,7 +93,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// retryAfter reads the header, which is in seconds or a date. It is 0 if there is none.
+// retryAfter parses the header's value, which is in seconds or a date. It returns 0 for a missing or invalid value.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil {
 		return max(0, time.Duration(seconds)*time.Second)
