@@ -10,12 +10,13 @@ import (
 // algorithm is one way to enforce a limit: it counts hits in memory and in Redis. Each algorithm has its own file. The
 // properties of its limits are a row in package descriptor.
 type algorithm interface {
-	// apply attempts to add hits to a state at now. It leaves in the state what a store has to keep. It writes if it adds
-	// hits, or if the state lies too far in the future: see slack.
+	// apply attempts to add hits to a state at now. Afterwards s is the state for the store to keep. It changes the state
+	// if it adds hits, or if the state lies too far in the future: see slack.
 	apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome
 
 	// adjust adds delta hits, which may be negative, to the window in which hits were added at the time mark, whether or
-	// not the limit allows them. What is used there never falls below zero. If that window is over, nothing changes.
+	// not the limit allows them. The used hits of that window never fall below zero. If that window is over, nothing
+	// changes.
 	adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 
 	// expires is the time from which a counter in this state is equivalent to an unused one.
@@ -30,8 +31,8 @@ type algorithm interface {
 	// redis describes how a counter is kept in Redis.
 	redis(l *descriptor.Limit) *RedisForm
 
-	// permits describes what a lease of this limit is worth: hits that are added now and used later. countDenied is true
-	// if denied hits count.
+	// permits describes how long leased permits of this limit stay valid: hits that are added now and used later.
+	// countDenied is true if denied hits count.
 	permits(l *descriptor.Limit, countDenied bool) Permits
 
 	// boundary is how long a permit that is taken at the time of an outcome stays in the window it is charged to, counted
@@ -66,9 +67,10 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 // replica may know of a larger one.
 const slack = 1_000_000
 
-// refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more than that: the
-// refunded hits were taken in an earlier window, so even a part of the refund would give back hits of others. Buckets
-// do not call it, because they have no windows: such a refund fills them.
+// refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more hits than that.
+// Those were taken in an earlier window, so even a part of the refund would give back hits of others. Example: a refund
+// of 5 in a window with 3 used hits changes nothing. Buckets do not call it, because they have no windows: such a
+// refund fills them.
 func refundable(hits, used int64) int64 {
 	if hits < 0 && used+hits < 0 {
 		return 0
@@ -79,8 +81,8 @@ func refundable(hits, used int64) int64 {
 // Expires is the time, in microseconds, from which a counter in this state is equivalent to an unused one.
 func Expires(l *descriptor.Limit, s *State) int64 { return algorithms[l.Algorithm].expires(l, s) }
 
-// ExpiresAfter returns what Expires does, for the state after a take at now with the outcome o. If the limit counts in
-// windows, the outcome already says when the window ends, so its bounds need not be computed again.
+// ExpiresAfter returns the result of Expires for the state after a take at now with the outcome o. If the limit counts
+// in windows, the outcome contains the end of the window, so its bounds need not be computed again.
 func ExpiresAfter(l *descriptor.Limit, s *State, o *Outcome, now int64) int64 {
 	if o.Used > 0 && l.WindowEnds() {
 		return now + o.ResetAfter.Microseconds()
@@ -109,7 +111,7 @@ type RedisForm struct {
 // RedisFormOf describes how the counter of a limit is kept in Redis.
 func RedisFormOf(l *descriptor.Limit) *RedisForm { return algorithms[l.Algorithm].redis(l) }
 
-// Decode reads the state that a script saw at now. It appends what has no fixed size to tail, and returns tail.
+// Decode reads the state that a script saw at now. It appends the parts without a fixed size to tail, and returns tail.
 func (f *RedisForm) Decode(seen []byte, l *descriptor.Limit, now int64, tail []uint32) (State, []uint32) {
 	if len(seen) < f.least {
 		return State{}, tail

@@ -1,8 +1,8 @@
 package backend
 
-// Batch gathers requests that arrived together, so that a store sends them together. A request that is started with a
-// batch, and that its store cannot settle at once, waits until Send. A nil Batch gathers nothing: each request goes at
-// once.
+// Batch gathers requests that arrived together, so that a store sends them together. A request started with a batch
+// waits until Send, unless its store can settle it immediately. A nil Batch gathers nothing: each request is sent
+// immediately.
 //
 // One goroutine at a time may use a batch. After Send it is empty, and can be used again.
 type Batch struct {
@@ -23,7 +23,7 @@ type addressed struct {
 // maxOutboxes is how many outboxes a batch keeps for the next requests. It is more than a usual cluster has nodes.
 const maxOutboxes = 64
 
-// To returns the outbox for a part of a store, or nil if there is none.
+// To returns the outbox for a part of a store, or nil if the batch has no outbox for it.
 func (b *Batch) To(part any) Outbox {
 	for i := range b.outboxes {
 		if b.outboxes[i].to == part {
@@ -36,7 +36,7 @@ func (b *Batch) To(part any) Outbox {
 // Add adds an outbox for a part of a store.
 func (b *Batch) Add(part any, o Outbox) { b.outboxes = append(b.outboxes, addressed{part, o}) }
 
-// Send sends what has been gathered.
+// Send sends the gathered requests.
 func (b *Batch) Send() {
 	for i := range b.outboxes {
 		b.outboxes[i].outbox.Send()
@@ -46,6 +46,6 @@ func (b *Batch) Send() {
 	}
 }
 
-// CallerWaits stands for the batch of a request whose caller waits for the answer in the goroutine that calls Start:
-// the store may hold it up, and settle the request in it. Nothing is gathered in CallerWaits.
+// CallerWaits stands for the batch of a request for whose answer the goroutine that calls Start waits: the store may
+// block that goroutine, and settle the request in it. Nothing is gathered in CallerWaits.
 var CallerWaits = new(Batch)

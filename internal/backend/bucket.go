@@ -174,7 +174,7 @@ func converted(l *descriptor.Limit, s *State, idle, horizon moment) moment {
 	return horizon
 }
 
-// adjust changes what is used now: a bucket has no windows.
+// adjust changes the current number of used hits: a bucket has no windows.
 func (bucket) adjust(l *descriptor.Limit, s *State, now, _, delta int64) {
 	_, kept, idle, horizon := busyUntil(l, s, now, commitNever)
 	kept.shifted(l, delta, idle, horizon).keep(l, s, idle)

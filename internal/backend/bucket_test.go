@@ -47,7 +47,7 @@ func TestBucketKeepsHitsWhenTheLimitChanges(t *testing.T) {
 				return // it was just used up, or is within the slack, which the tests of clocks are about
 			}
 			if kept.us-horizon.us == max(slack, horizon.us-now) || level.Cmp(capacity) > 0 && kept == horizon {
-				return // as far ahead as two buckets, but for less than a hit
+				return // two buckets ahead, but by less than a hit
 			}
 			hits := rapid.Int64Range(-20, 20).Draw(t, "hits")
 			after := new(big.Rat).Add(level, new(big.Rat).SetInt64(hits))
@@ -70,7 +70,7 @@ func TestBucketKeepsHitsWhenTheLimitChanges(t *testing.T) {
 	})
 }
 
-// What a reservation charged comes back in full, whatever the limit became in between, and nothing else does.
+// A commit returns all hits that its reservation charged, and no others, even if the limit changed in between.
 func TestBucketReturnsWhatItCharged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		was, is := drawBucket(t, "before"), drawBucket(t, "after")

@@ -9,7 +9,7 @@ import (
 // Clock reads the two times that counting in memory needs. The zero Clock is not ready for use.
 type Clock struct {
 	began time.Time
-	wall  int64 // began in microseconds
+	wall  int64 // began, in microseconds
 }
 
 // NewClock returns a clock.
@@ -21,7 +21,7 @@ func NewClock() Clock {
 
 // Times are one instant in microseconds since the Unix epoch.
 type Times struct {
-	Wall int64 // as the clock shows it. It jumps when the clock is set
+	Wall int64 // wall clock time; it jumps when the clock is set
 
 	// Elapsed is the wall time at which the Clock was made, plus the monotonic time since. It does not jump. For a time
 	// without a monotonic reading, it is the wall time.

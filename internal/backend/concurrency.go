@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// concurrency admits hits while places are free. A hit takes a place and a refund gives one back. A place that is not
+// concurrency allows hits while places are free. A hit takes a place and a refund gives one back. A place that is not
 // given back becomes free when the window, which is the rule's ttl, has passed.
 //
 // The state is a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the

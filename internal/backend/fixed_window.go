@@ -9,10 +9,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// fixedWindow counts hits in the window that contains now. A window lies on the clock or on a calendar, or begins with
+// fixedWindow counts hits in the window that contains now. A window lies on the clock or on a calendar, or starts with
 // its first hit.
 //
-// State: Start is when the window began, Count the number of hits in it.
+// State: Start is the start of the window, Count the number of hits in it.
 type fixedWindow struct{}
 
 // If the clock goes back to the window before, the newer window stays in use. If it goes back further, the hits count
@@ -70,7 +70,7 @@ func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 	case l.FirstHit && mark < s.Start+(end-start):
 		start, end, count = s.Start, s.Start+(end-start), s.Count
 		if mark < start {
-			return // its window is over, and this one began later
+			return // its window is over, and this one started later
 		}
 	case !l.FirstHit && s.Start > start:
 		return
@@ -87,8 +87,8 @@ func (fixedWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int64)
 	s.Start, s.Count = start, count
 }
 
-// mostCounted is what a window counts at most under a limit: MaxCount, or what fits in the form that every version of
-// this program reads. Denied hits may count, so that there is much more in a window than its limit.
+// mostCounted returns the largest count of a window under a limit: MaxCount, or the largest count in the form that
+// every version of this program reads. Denied hits may count, so a window may hold many more hits than its limit.
 func mostCounted(l *descriptor.Limit) int64 {
 	if l.Requests <= math.MaxUint32 {
 		return 1<<countBits - 1
@@ -96,7 +96,8 @@ func mostCounted(l *descriptor.Limit) int64 {
 	return MaxCount
 }
 
-// fixedBounds is the window that contains now. Where windows begin with a hit, it is the window that begins at now.
+// fixedBounds returns the bounds of the window that contains now. Where windows start with a hit, this window starts at
+// now.
 func fixedBounds(l *descriptor.Limit, now int64) (start, end int64) {
 	length := l.Arithmetic.Length
 	switch {

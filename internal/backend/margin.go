@@ -9,9 +9,9 @@ func Margin(left, late time.Duration) time.Duration {
 	return min(3*time.Millisecond, left/5) + max(min(late, left/4), 0)
 }
 
-// Lateness estimates how late the timers of this process are. On a busy machine a call that waits for a timer learns
-// too late that its time is over, and what follows the timer is as late again: the answer is encoded and written by
-// goroutines that wait for a CPU, too.
+// Lateness estimates how late the timers of this process are. On a busy machine the timer that ends a call's wait fires
+// late, and the steps after it are delayed by about the same time: the goroutines that encode and write the answer wait
+// for a CPU, too.
 //
 // Each timer that is late moves the estimate up by an eighth of the difference, and within a second the estimate falls
 // back to zero. So one pause hardly counts, while it is near the longest lateness if timers are late ten times a
@@ -24,12 +24,12 @@ type Lateness struct {
 }
 
 const (
-	latenessRise = 8                     // of the difference, what one timer counts: an eighth
-	latenessLife = time.Second           // in which the estimate falls to zero
-	latenessMost = 20 * time.Millisecond // more from one timer counts as this
+	latenessRise = 8                     // one timer counts by 1/8 of the difference
+	latenessLife = time.Second           // time until the estimate falls to zero
+	latenessMost = 20 * time.Millisecond // longest lateness that counts for one timer
 )
 
-// Timer takes in a timer that has fired at now, and was due earlier, by late.
+// Timer adds one timer to the estimate: it fired at now, which was late.
 func (l *Lateness) Timer(now time.Time, late time.Duration) {
 	l.late, l.at = l.Now(now), now
 	if more := min(late, latenessMost) - l.late; more > 0 {

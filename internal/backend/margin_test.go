@@ -31,7 +31,7 @@ func TestLateness(t *testing.T) {
 	for name, c := range map[string]struct {
 		every       int // how many timers there are for each late one
 		late        time.Duration
-		least, most time.Duration // of the estimate, once it has settled
+		least, most time.Duration // bounds of the estimate once it has settled
 	}{
 		"none is late":                  {1, 0, 0, 0},
 		"all are late":                  {1, 4 * ms, 3900 * time.Microsecond, 4 * ms},

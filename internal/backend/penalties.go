@@ -8,13 +8,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// penalties denies every take while a penalty is active. Only Settle begins one: see Take.Guards.
+// penalties denies every take while a penalty is active. Only Settle starts one: see Take.Guards.
 //
 // State: Start is when the penalty ends. An outcome shows an active penalty as one hit in use.
 type penalties struct{}
 
 // A penalty that ends too late is from before the clock was set back, or from before the rule was changed. It is
-// shortened to one that begins now.
+// shortened to one that starts now.
 func (penalties) apply(l *descriptor.Limit, s *State, now, _ int64, c commit) Outcome {
 	ends, latest := s.Start, now+l.Window.Length().Microseconds()
 	if ends > latest+slack {
@@ -28,7 +28,7 @@ func (penalties) apply(l *descriptor.Limit, s *State, now, _ int64, c commit) Ou
 	return Outcome{Before: 1, Used: 1, RetryAfter: left, MoreAfter: left, ResetAfter: left}
 }
 
-// begin begins a penalty, unless one is active.
+// begin starts a penalty, unless one is active.
 func (t *Take) begin(s *State, now int64) Outcome {
 	before := apply(t, s, now, commitAllowed)
 	if !before.Allowed {
@@ -40,7 +40,7 @@ func (t *Take) begin(s *State, now int64) Outcome {
 	return o
 }
 
-// offends reports whether the limit of a take has denied it, so that a penalty begins.
+// offends reports whether the limit of a take has denied it, so that a penalty starts.
 func offends(t *Take, o *Outcome) bool { return t.Hits > 0 && !o.Allowed }
 
 func (penalties) adjust(*descriptor.Limit, *State, int64, int64, int64) {}

@@ -6,17 +6,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Permits describes what permits of a limit are worth. A permit is a hit that is added to a counter in advance and used
-// later. Leases depend on it.
+// Permits describes how long permits of a limit stay valid. A permit is a hit that is added to a counter in advance and
+// used later. Leases depend on it.
 type Permits struct {
 	Kind PermitKind
 
 	// windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
 	Within  time.Duration
-	Renewed bool // windows: the next one begins with nothing used
+	Renewed bool // windows: whether the next one starts with nothing used
 }
 
-// PermitKind is what happens to a permit that is not used at once.
+// PermitKind says how a permit loses its value if it is not used immediately.
 type PermitKind uint8
 
 // The kinds of permits.
@@ -32,7 +32,7 @@ const (
 // PermitsOf describes the permits that a take can acquire in advance.
 func PermitsOf(t *Take) Permits {
 	if t.Limit.Reservable() || t.Reservation != nil {
-		return Permits{} // what is held comes back at any time, which only the store knows
+		return Permits{} // held hits may come back at any time, and only the store notices
 	}
 	return algorithms[t.Limit.Algorithm].permits(t.Limit, t.CountDenied)
 }

@@ -9,14 +9,14 @@ import (
 // ReservationID identifies a reservation of a counter.
 type ReservationID [16]byte
 
-// ReservationOp is what a take does with a reservation.
+// ReservationOp is an operation of a take on a reservation.
 type ReservationOp uint8
 
 // The operations. Only OpReserve can be denied.
 const (
 	OpReserve ReservationOp = iota + 1 // takes the hits, and keeps them as reserved
-	OpCommit                           // charges Take.Hits instead of what is charged for the reservation so far
-	OpExtend                           // postpones the end of the reservation, and never makes it earlier; Take.Hits is 0
+	OpCommit                           // sets the reservation's charge to Take.Hits
+	OpExtend                           // postpones the end of the reservation, never advances it; Take.Hits is 0
 )
 
 // ReservationResult is the result of one operation on a reservation.
@@ -32,10 +32,11 @@ const (
 
 // Reservation is the part of a take that concerns a reservation.
 //
-// Reserved hits are added to the counter at once, as by any take. So other takes respect them, and cost no more than
-// without reservations. The store keeps a ReservationState next to the counter until the reservation ends. A commit
-// corrects the counter by what was charged too much or too little, in the window in which the hits were reserved, and
-// removes what is stored. A repeated commit finds nothing and changes nothing.
+// Reserved hits are added to the counter immediately, like those of any take. So other takes respect them, and cost no
+// more than without reservations. The store keeps a ReservationState next to the counter until the reservation ends. A
+// commit corrects the counter by the difference between the used and the reserved hits, in the window in which they
+// were reserved, and removes the ReservationState. A repeated commit finds none and changes nothing. Example: 60 hits
+// are reserved and 20 are used; the commit gives back 40.
 type Reservation struct {
 	ID ReservationID
 	Op ReservationOp
@@ -44,10 +45,10 @@ type Reservation struct {
 	TTL   int64
 	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0: all or none
 
-	Final bool // commit: the reservation ends. Otherwise Take.Hits is what was used so far
+	Final bool // commit: it ends the reservation; otherwise Take.Hits are the hits used so far
 
 	// ChargeUnknown makes a final commit of an unknown reservation charge its hits now, whether or not they fit. It is for
-	// IDs that callers choose: their hits may have passed while the store could not be reached.
+	// IDs that clients choose: their hits may have passed while the store could not be reached.
 	ChargeUnknown bool
 
 	// Filled in by the store.
@@ -56,33 +57,33 @@ type Reservation struct {
 	Expires int64 // reserve, extend: when the reservation expires, in microseconds since the Unix epoch
 	Late    bool  // commit: the reservation had expired
 
-	// Stored is what the store has stored. The store fills it in before Settle, and afterwards keeps or removes what
-	// Settle leaves in it.
+	// Stored is the reservation in the store. The store fills it in before Settle. Afterwards it keeps or removes the
+	// reservation as Settle left it.
 	Stored StoredReservation
 }
 
 // StoredReservation is how a store passes a reservation to Settle and back.
 type StoredReservation struct {
 	ReservationState
-	Found bool // before: it is stored; after: it has to be
+	Found bool // before Settle: it is stored; after: it has to be
 
 	Outstanding int   // reserve: how many reservations the counter has, without expired ones
 	FirstExpiry int64 // reserve: when the first of them expires
 	SameID      int   // reserve: how many of them have this ID
 }
 
-// ReservationState is what a store keeps of a reservation. Times are in microseconds since the Unix epoch.
+// ReservationState is the part of a reservation that a store keeps. Times are in microseconds since the Unix epoch.
 type ReservationState struct {
 	Charged  int64 // hits that the counter contains because of it
 	Reported int64 // hits of which a commit that was not final said that they were used
 	Mark     int64 // when the hits were reserved, or their places were taken again: it determines their window
 	Expires  int64
-	Keep     int64 // until when it is kept, so that a late commit finds it
+	Keep     int64 // end of its storage, which leaves time for a late commit
 }
 
 // Bounds of reservations.
 const (
-	ReservationsOfOneID = 16              // callers that choose their IDs may have this many with the same one
+	ReservationsOfOneID = 16              // reservations with the same ID, for clients that choose their IDs
 	leastKeep           = 1 * time.Minute // how long a reservation is kept at least after it has expired
 )
 
@@ -117,7 +118,7 @@ func (h *ReservationState) Due(l *descriptor.Limit) int64 {
 	return h.Keep
 }
 
-// Expire does what is due at now for a reservation, and reports whether it is kept.
+// Expire applies the events of a reservation that are due at now, and reports whether it is kept.
 func (h *ReservationState) Expire(l *descriptor.Limit, s *State, now int64) (kept bool) {
 	if now >= h.Expires && h.Due(l) == h.Expires {
 		Adjust(l, s, now, h.Mark, h.Reported-h.Charged)
@@ -134,7 +135,7 @@ func Adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	}
 }
 
-// adjust does what Adjust does, for a state that does not lie too far in the future.
+// adjust is Adjust for a state that does not lie too far in the future.
 func adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	if delta != 0 {
 		algorithms[l.Algorithm].adjust(l, s, now, min(mark, now), delta)
@@ -187,7 +188,7 @@ func (h *Reservation) extend(l *descriptor.Limit, s *State, now int64) {
 	}
 }
 
-// settle does what the reservation of a take asks for, on the state of its counter at now.
+// settle carries out the reservation's operation on the state of its counter at now.
 func (h *Reservation) settle(t *Take, s *State, now int64, c commit) Outcome {
 	h.Result = ReservationDone
 	switch h.Op {
@@ -209,7 +210,8 @@ func (h *Reservation) settle(t *Take, s *State, now int64, c commit) Outcome {
 	}
 }
 
-// reserve takes hits if they fit. A take of a group is first only judged: Granted is then what would fit.
+// reserve takes hits if they fit. A take of a group is first only judged: Granted is then the number of hits that would
+// fit.
 func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	l, b := t.Limit, t.Limit.Reservations
 	if b == nil {
@@ -232,7 +234,7 @@ func (h *Reservation) reserve(t *Take, s *State, now int64, c commit) Outcome {
 	if h.Stored.Outstanding >= b.MaxOutstanding || h.Stored.SameID >= ReservationsOfOneID {
 		return deny(TooManyReservations, micros(max(1, h.Stored.FirstExpiry-now)))
 	}
-	if h.Granted > 0 && h.Granted < hits { // what the whole group is granted
+	if h.Granted > 0 && h.Granted < hits { // the number granted to the whole group
 		hits = h.Granted
 	}
 	ahead := int64(0)

@@ -19,12 +19,12 @@ func reservable(text string, change func(*descriptor.Reservations)) *descriptor.
 	return &l
 }
 
-// A commit corrects what was reserved, in the window in which it was reserved, under every algorithm.
+// A commit corrects the reserved hits in the window in which they were reserved, under every algorithm.
 func TestCommitCorrectsTheWindowOfItsReservation(t *testing.T) {
 	const start = int64(1_800_000_000_000_000) // a full minute
 	for _, c := range []struct {
 		limit string
-		after time.Duration // from the reservation to the commit
+		after time.Duration // time from the reservation to the commit
 		used  int64         // after reserving 60, taking 10 and committing 20
 	}{
 		{"100/1m", time.Second, 30},
@@ -92,7 +92,8 @@ func TestCommitOfMoreThanReserved(t *testing.T) {
 	}
 }
 
-// What expires is released or stays charged, as the rule says. A late commit charges the difference either way.
+// Expired reservations are released or stay charged, depending on the rule. A late commit charges the difference either
+// way.
 func TestExpiredReservations(t *testing.T) {
 	const start = int64(1_800_000_000_000_000)
 	for _, release := range []bool{false, true} {
@@ -141,7 +142,7 @@ func TestReservationsOfAGroup(t *testing.T) {
 	}
 }
 
-// The bounds of a rule deny what is too large or too much.
+// The bounds of a rule deny reservations that are too large, too long or too many.
 func TestBoundsOfReservations(t *testing.T) {
 	const start = int64(1_800_000_000_000_000)
 	l := reservable("100/1m", func(b *descriptor.Reservations) {

@@ -2,14 +2,15 @@ package backend
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// Resolved is a limit that was found for a descriptor, with the numbers that hold for its caller.
+// Resolved is a limit that was found for a descriptor, with the numbers for its customer.
 type Resolved struct {
 	Counter
 
-	// what operators see: where an override blocks the caller, the rule's limit, under which it still has what it used
+	// limit to show to operators. Where an override blocks the customer, this is the rule's limit, with the hits that the
+	// customer has used under it
 	Seen *descriptor.Limit
 
-	// nothing is counted for this caller now: an override lifts the limit, or it does not apply at this time
+	// nothing is counted for this customer now: an override lifts the limit, or the limit is not active at this time
 	Free          bool
 	RefundsDenied bool // the domain allows no refunds
 }

@@ -3,18 +3,18 @@ package backend
 import "slices"
 
 // Settle decides the takes of one group: a whole request that is settled together, or one member of a request. states
-// holds the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves in the
-// states what a store has to keep.
+// holds the counter of each take; takes of the same counter share one State. Settle fills outcomes and leaves the
+// states as a store has to keep them.
 //
 // This is the only place that decides which takes add their hits. The Redis scripts decide the same way. The outcomes
 // of a script are found by running Settle again on the states that the script saw.
 //
-// Takes of the same counter are judged together in a group that reserves: each with what the earlier ones add. So the
-// group holds everywhere or nowhere, even if its reservations of one counter have different IDs. In other groups each
-// take is judged alone.
+// Takes of the same counter are judged together in a group that reserves: each one sees the hits of the earlier ones.
+// So all of the group is reserved or nothing, even if its reservations of one counter have different IDs. In other
+// groups each take is judged alone.
 //
 // A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced
-// counts as if it were enforced. A penalty begins if the take is denied by its own limit, even if another limit denies
+// counts as if it were enforced. A penalty starts if the take is denied by its own limit, even if another limit denies
 // the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 	if len(takes) == 1 {
@@ -22,7 +22,7 @@ func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {
 		return
 	}
 	for i := range takes {
-		if takes[i].Corrects() { // first, because nothing can deny it, and the others count what it has charged
+		if takes[i].Corrects() { // first, because nothing can deny it, and its charge counts for the others
 			outcomes[i] = takes[i].settle(states[i], at.Of(takes[i].Limit), commitAllowed)
 		}
 	}
@@ -89,7 +89,7 @@ func (t *Take) settle(s *State, now int64, c commit) Outcome {
 	return apply(t, s, now, c)
 }
 
-// adds is how many hits a take that is allowed adds to what the later takes of its group are judged with.
+// adds returns the number of hits that an allowed take adds when the later takes of its group are judged.
 func (t *Take) adds() int64 {
 	if t.reserves() {
 		return t.Reservation.Granted
@@ -131,7 +131,7 @@ func Denied(takes []Take, outcomes []Outcome) bool {
 	return anyVoted && !anyPassed
 }
 
-// Group returns the end of the group of takes that begins at start.
+// Group returns the end of the group of takes that starts at start.
 func (r *Request) Group(start int) (end int) {
 	if r.Together {
 		return len(r.Takes)

@@ -7,14 +7,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A shared counter is one that a bounded store uses for several callers of one limit, when it has no room for a counter
-// each. It must deny whatever any of these callers would be denied with a counter of its own. So it may deny too much,
-// but never admits too much. A counter that adds up the hits of several callers meets this condition under every
-// algorithm whose windows and refills lie on the clock: its state is never better than the state of one of the callers.
-// Where windows begin with a hit, it does not meet the condition, because the hit of another caller may begin them.
+// A shared counter is a counter that a bounded store uses for several customers of one limit, when it has no room for a
+// counter for each. It must deny every request that a separate counter would deny to any of these customers. So it may
+// deny too much, but it never allows too much. A counter that adds up the hits of several customers meets this
+// condition under every algorithm whose windows and refills lie on the clock: its state never leaves more room than the
+// separate state of one of them. Where windows start with a hit, it does not meet the condition, because the hit of
+// another customer may start them.
 
-// SharedLimit is the limit that a shared counter uses instead of l. Where windows begin with a hit, the shared limit
-// admits at most as much in two neighbouring windows on the clock as l admits in one window: any window of a caller
+// SharedLimit is the limit that a shared counter uses instead of l. Where windows start with a hit, the shared limit
+// allows at most as much in two neighbouring windows on the clock as l allows in one window: any window of a customer
 // lies within two such windows.
 func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	if !l.FirstHit {
@@ -31,8 +32,8 @@ func SharedLimit(l *descriptor.Limit) *descriptor.Limit {
 	return &s
 }
 
-// Inherit returns the first state of a new counter of l, for a caller that was counted in a shared counter until now.
-// It charges the caller with everything that is used in the shared counter: that may be too much, but never too little.
+// Inherit returns the first state of a new counter of l, for a customer who was counted in a shared counter until now.
+// It charges all hits of the shared counter to the customer: this may be too much, but never too little.
 func Inherit(l *descriptor.Limit, shared *State, now int64) State {
 	if !l.FirstHit {
 		s := *shared

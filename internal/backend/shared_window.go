@@ -10,26 +10,27 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// sharedWindow is a fixed window, on the clock or on a calendar, whose limit is shared by classes of callers. Each
-// class is guaranteed a part of the limit, and lends what it does not use.
+// sharedWindow is a fixed window, on the clock or on a calendar, whose limit is shared by classes of customers. Each
+// class is guaranteed a part of the limit, and lends the unused rest of it.
 //
-// A class that is guaranteed G of the limit L asks for it evenly over the window. So what must be kept for it is what
-// it has not had yet, and at most what is still due in the rest of the window:
+// A class that is guaranteed G of the limit L asks for it evenly over the window. So the hits kept for it are those
+// that it has not had yet, and at most those that are still due in the rest of the window:
 //
 //	kept = min(G - gone, G x rest of the window), and at least 0
 //
-// gone is what the class has used of its guarantee or has missed: before hits are added, it is raised to what was due
-// until now. A hit of a class passes if the window has room for it besides what is kept for all other classes. Then
-// three things hold, which docs/understand/algorithms.md proves: never more than the limit passes, a class that asks
-// evenly gets its guarantee, and what nobody asks for can be used by everyone, more and more of it as the window
+// gone is the part of the guarantee that the class has used or missed: before hits are added, gone is raised to the
+// part that was due until now. A hit of a class passes if the window has room for it in addition to the hits kept for
+// all other classes. Example: limit 100, 20 guaranteed to class 1; in the middle of the window at most 10 are kept for
+// it. Then three things hold, which docs/understand/algorithms.md proves: never more than the limit passes; a class
+// that asks evenly gets its guarantee; and everyone can use hits that nobody asks for, more of them as the window
 // passes.
 //
 // All numbers are integers. G, and G x rest of the window, are rounded down, so that the guarantees together are never
 // more than the limit. Time passes in steps, of which a window has at most 8,192, so that products are exact in the
 // script. In the last step nothing is kept.
 //
-// State: Start is when the window began, Count the number of hits in it. Tail has ClassParts.Names, and then for each
-// class what is gone. A Tail of other classes counts as zeros: nothing of the guarantees is gone yet.
+// State: Start is the start of the window, Count the number of hits in it. Tail has ClassParts.Names, and then gone of
+// each class. A Tail of other classes counts as zeros: nothing of the guarantees is gone yet.
 type sharedWindow struct{}
 
 const classSteps = 8192
@@ -37,10 +38,10 @@ const classSteps = 8192
 // sharing is a shared window at one time, as one class sees it.
 type sharing struct {
 	limit *descriptor.Limit
-	gone  []uint32 // by class
-	start int64    // of the window
-	step  int64    // the length of a step, in microseconds
-	steps int64    // left at the start of the window
+	gone  []uint32 // gone of each class
+	start int64    // start of the window
+	step  int64    // length of a step, in microseconds
+	steps int64    // steps left at the start of the window
 	left  int64    // steps after the current one
 }
 
@@ -142,7 +143,7 @@ func (sharedWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c comm
 	switch most := min(o.Used, limit); {
 	case kept > 0:
 		o.MoreAfter = h.until(h.fewer(kept-1), now)
-	case most > 0: // at the start of the next window the guarantees are kept again
+	case most > 0: // the next window starts with all guarantees kept again
 		o.MoreAfter = h.inNext(most-1, end, now)
 	}
 	return o
@@ -219,7 +220,7 @@ func (sharedWindow) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { re
 
 func (sharedWindow) redis(*descriptor.Limit) *RedisForm { return &sharedForm }
 
-const sharedHead = 17 // bytes before what is gone
+const sharedHead = 17 // bytes in front of gone
 
 var sharedForm = RedisForm{
 	Shape: scripts.Shared, least: sharedHead,
@@ -241,8 +242,8 @@ var sharedForm = RedisForm{
 	},
 }
 
-// packClasses returns what a script needs to know of the classes as one number of 46 bits: 3 bits for the class, 8 for
-// the names, and 7 for each percentage.
+// packClasses encodes the classes for a script, as one number of 46 bits: 3 bits for the class, 8 for the names, and 7
+// for each percentage.
 func packClasses(p *descriptor.ClassParts) int64 {
 	n := int64(0)
 	for i := descriptor.MaxClasses - 1; i >= 0; i-- {

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// sharedModel is a shared window as the documentation defines it. It keeps, for each class, how many hits it is still
-// owed, which falls with time and with its hits; the code keeps what is gone instead. It finds times by trying them.
+// sharedModel is a shared window as the documentation defines it. For each class it keeps the hits still owed to it,
+// which fall with time and with its hits; the code keeps gone instead. It finds times by trying them.
 type sharedModel struct {
 	limit   int64
 	percent []int64
@@ -169,9 +169,9 @@ func settleShared(l *descriptor.Limit, s *backend.State, now, hits int64) backen
 	return out[0]
 }
 
-// However much the other classes ask for, and whenever, a class that asks evenly gets what it is guaranteed. The
-// formula that keeps G x rest of the window, less what the class has used, does not do this: it keeps nothing from the
-// middle of the window on.
+// A class that asks evenly gets its guarantee, regardless of how much the other classes ask for, and when. A simpler
+// formula would not achieve this: G x rest of the window, minus the hits that the class has used, keeps nothing from
+// the middle of the window on.
 func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 	racetest.Sequential(t)
 	r := rand.New(rand.NewPCG(39, 3))
@@ -187,11 +187,12 @@ func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 		var s backend.State
 		const start, length, slots = 1_800_000_000_000_000, 60_000_000, 4000
 		guaranteed := int64(l.Requests) * int64(l.Classes.Percent[0]) / 100
-		greedy := r.IntN(slots) // from when on the other classes ask for everything
+		greedy := r.IntN(slots) // slot from which on the other classes ask for everything
 		even, used := int64(0), int64(0)
 		for slot := range int64(slots) {
 			now := start + slot*length/slots
-			// Ask for what is due until the end of the next slot, which is two steps of the window: time passes in steps.
+			// Ask for the hits that are due until the end of the next slot, which is two steps of the window: time passes in
+			// steps.
 			for due := min(guaranteed, (guaranteed*(slot+2)+slots-1)/slots); even < due; even++ {
 				of := l
 				of.Classes.Class = 1
@@ -215,8 +216,8 @@ func TestSharedWindowGuaranteesAnEvenDemand(t *testing.T) {
 	}
 }
 
-// What no other class asks for can be used: at the end of the window all of it, and in the middle what is not due any
-// more.
+// Everyone can use hits that no other class asks for: at the end of the window all of them, and in the middle those
+// that are not due any more.
 func TestSharedWindowLends(t *testing.T) {
 	l := descriptor.Limit{Algorithm: descriptor.SharedWindow, Requests: 1000, Window: descriptor.Window{Unit: descriptor.Minute}}
 	l.Classes.Percent = [descriptor.MaxClasses]uint8{20, 30}
@@ -242,8 +243,8 @@ func TestSharedWindowLends(t *testing.T) {
 	}
 }
 
-// A higher limit in the middle of a window raises what is guaranteed, and classes with other names begin with their
-// whole guarantee.
+// A higher limit in the middle of a window raises the guarantees. Classes with other names start with their whole
+// guarantee.
 func TestSharedWindowChanges(t *testing.T) {
 	l := descriptor.Limit{Algorithm: descriptor.SharedWindow, Requests: 100, Window: descriptor.Window{Unit: descriptor.Minute}}
 	l.Classes.Percent, l.Classes.Class = [descriptor.MaxClasses]uint8{20}, 1

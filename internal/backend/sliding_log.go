@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingLog admits hits while the window that ends now holds fewer than the limit. An entry that is exactly one window
+// slidingLog allows hits while the window that ends now holds fewer than the limit. An entry that is exactly one window
 // old is outside.
 //
 // State: Start is the base time in quanta, Tail the entries as offsets from it, oldest first. The time of a hit is
@@ -70,7 +70,7 @@ func (slidingLog) apply(l *descriptor.Limit, s *State, now, hits int64, c commit
 	return o
 }
 
-// adjust removes the entries of the time mark, or adds entries to them. Entries for which there is no room push out the
+// adjust removes the entries of the time mark, or adds entries to them. If there is no room, new entries replace the
 // oldest ones: no decision looks further back.
 func (slidingLog) adjust(l *descriptor.Limit, s *State, now, mark, delta int64) {
 	a := &l.Arithmetic

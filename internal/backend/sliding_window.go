@@ -10,17 +10,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// slidingWindow estimates the hits in the window that ends now, and admits hits while the estimate leaves room for
+// slidingWindow estimates the hits in the window that ends now, and allows hits while the estimate leaves room for
 // them.
 //
 // The window is cut into as many sub-windows as its precision. The estimate is the sum of two parts: all hits of that
 // many newest sub-windows, the current one included; and the hits of the sub-window before them, weighted by the part
 // of it that is less than a window ago, rounded down. A hit that is exactly one window old is outside, as in a sliding
-// log: so at the beginning of a sub-window, one quantum of time of the oldest one has left already, and even traffic of
+// log: so at the start of a sub-window, one quantum of time of the oldest one has left already, and even traffic of
 // exactly the limit passes.
 //
-// State: Start is when the current sub-window began, Count the number of hits in it. Earlier sub-windows are in Prev if
-// the precision is 1, else in Tail, newest first.
+// State: Start is the start of the current sub-window, Count the number of hits in it. Earlier sub-windows are in Prev
+// if the precision is 1, else in Tail, newest first.
 type slidingWindow struct{}
 
 func (slidingWindow) expires(l *descriptor.Limit, s *State) int64 {
@@ -78,11 +78,11 @@ var preciseForm = RedisForm{
 
 // rolledWindow is the state of a sliding window, moved forward to a later time. Times are in quanta.
 type rolledWindow struct {
-	length int64 // of a sub-window
-	index  int64 // of the current sub-window
-	phase  int64 // how much of it has passed; negative if it has not begun, because the clock went back
+	length int64 // length of a sub-window
+	index  int64 // index of the current sub-window
+	phase  int64 // part of it that has passed; negative if it has not started, because the clock went back
 	past   []int64
-	count  int64 // in the current sub-window
+	count  int64 // hits in the current sub-window
 }
 
 func (slidingWindow) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {
@@ -132,8 +132,7 @@ func (slidingWindow) adjust(l *descriptor.Limit, s *State, now, mark, delta int6
 	w.store(s, a.Quantum)
 }
 
-// mostInSubWindow is what a sub-window holds at most. Only what reservations charge later than they were made can
-// exceed the limit.
+// mostInSubWindow returns the largest count of a sub-window. Only late charges of reservations can exceed the limit.
 func mostInSubWindow(l *descriptor.Limit) int64 {
 	if l.Requests <= math.MaxUint32 {
 		return math.MaxUint32
@@ -142,7 +141,7 @@ func mostInSubWindow(l *descriptor.Limit) int64 {
 }
 
 // roll reads a state as of now. If the clock went back by up to a window, the newest sub-window in the state stays in
-// use, and phase is negative until it begins. If the clock went back further, its hits become hits of the sub-window
+// use, and phase is negative until it starts. If the clock went back further, its hits become hits of the sub-window
 // that contains now.
 func roll(l *descriptor.Limit, s *State, now int64, past []int64) rolledWindow {
 	a := &l.Arithmetic
@@ -187,7 +186,7 @@ func roll(l *descriptor.Limit, s *State, now int64, past []int64) rolledWindow {
 	return w
 }
 
-// used is the estimate after shift more sub-windows have begun, when phase of the newest one has passed.
+// used returns the estimate after shift more sub-windows have started, when phase of the newest one has passed.
 func (w *rolledWindow) used(shift, phase int64) int64 {
 	full, oldest := w.parts(shift)
 	return full + w.weigh(oldest, phase)
@@ -214,10 +213,10 @@ func (w *rolledWindow) parts(shift int64) (full, oldest int64) {
 	return full, at(n)
 }
 
-// weigh is floor(count * (length-1-phase) / length): of the length quanta of the oldest sub-window, those that begin
-// less than a window ago. Before the newest sub-window has begun, that is all of them. Scripts compute it in doubles. A
-// count that is too large to be exact there is taken as the largest exact one; only a limit that was lowered a lot
-// leaves such a count behind.
+// weigh is floor(count * (length-1-phase) / length): of the length quanta of the oldest sub-window, those that start
+// less than a window ago. Before the newest sub-window has started, these are all of them. Scripts compute it in
+// doubles. A count that is too large to be exact there is taken as the largest exact one; only a limit that was lowered
+// a lot leaves such a count behind.
 func (w *rolledWindow) weigh(count, phase int64) int64 {
 	return min(count, maxExact/w.length) * (w.length - 1 - max(phase, -1)) / w.length
 }

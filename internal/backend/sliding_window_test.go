@@ -22,7 +22,7 @@ func drawSlidingWindow(t *rapid.T) *descriptor.Limit {
 	return l
 }
 
-// Traffic of exactly the limit, evenly spaced, is never denied, wherever it begins: also on the border of a window, as
+// Traffic of exactly the limit, evenly spaced, is never denied, wherever it starts, even on the border of a window, as
 // with the whole seconds of an access log.
 func TestSlidingWindowAdmitsEvenTraffic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -36,7 +36,7 @@ func TestSlidingWindowAdmitsEvenTraffic(t *testing.T) {
 		first := rapid.Int64Range(0, 2*n).Draw(t, "first")
 		var s State
 		for i := range 3*n + 1 {
-			at := begin + (first+i)*length/n // to a whole microsecond, as a clock shows it
+			at := begin + (first+i)*length/n // whole microseconds, as a clock shows them
 			if o := (slidingWindow{}).apply(l, &s, at, 1, commitAllowed); !o.Allowed {
 				t.Fatalf("hit %d at %v is denied: %+v", i, micros(at), o)
 			}

@@ -13,10 +13,10 @@ import (
 // one place.
 //
 // Takes that have to be settled together, but live in several places, are reserved in all these places concurrently. If
-// one place denies, all reserved hits are given back. So Split never admits too much. Other requests cannot use
+// one place denies, all reserved hits are given back. So Split never allows too much. Other requests cannot use
 // reserved hits until these are given back. A replica that dies in between leaks at most the hits of one request.
 //
-// Hits that are only reserved, and given back soon, must not make another request begin a penalty. So the places of a
+// Hits that are only reserved, and given back soon, must not start a penalty for another request. So the places of a
 // group that have a penalty are asked after all others, one by one. If a place denies, the later ones only read.
 //
 // gaveBack is called after reserved hits were given back, with the take that did it and its outcome: another request
@@ -104,9 +104,9 @@ func (s *splitting[P]) send(b *batch[P], start, end int) {
 
 // spreadGroup is a group whose takes live in several places.
 type spreadGroup[P comparable] struct {
-	start, end int         // its takes in the whole request
-	asked      []*batch[P] // sent
-	later      []*batch[P] // to be sent one by one, because they have penalties
+	start, end int         // its takes are at [start, end) of the whole request
+	asked      []*batch[P] // sent batches
+	later      []*batch[P] // batches to be sent one by one, because they have penalties
 }
 
 // reserve puts the takes of one group into one batch for each of their places.
@@ -196,7 +196,7 @@ func (s *splitting[P]) conclude(ctx context.Context, sent time.Time, start, end 
 	if !denied && least == most {
 		return nil
 	}
-	// The caller may have gone away. Its reserved hits are still given back, within the timeout of the store.
+	// The caller may have canceled. Its reserved hits are still given back, within the timeout of the store.
 	err := s.giveBack(context.WithoutCancel(ctx), sent, takes, outcomes)
 	switch {
 	case failed: // a group is answered as a whole or not at all
@@ -217,7 +217,7 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 		}
 		refund := takes[i]
 		refund.Member = i
-		if h := takes[i].Reservation; h != nil { // what is stored says what to give back, however late it is
+		if h := takes[i].Reservation; h != nil { // the stored reservation holds the number to give back, however late this is
 			refund.Hits, refund.Reservation = 0, &Reservation{ID: h.ID, Op: OpCommit, Final: true}
 			back.Takes = append(back.Takes, refund)
 			h.Granted = 0

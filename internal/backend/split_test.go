@@ -93,7 +93,7 @@ func TestSplitReservesAndGivesBack(t *testing.T) {
 }
 
 // Whatever the order of the parts' calls, the narrow limit is never exceeded. At the end the wide limit has lost
-// exactly what was admitted.
+// exactly the allowed hits.
 func TestSplitUnderContention(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	p := places{'n': memory.New(memory.Options{}), 'w': memory.New(memory.Options{})}
@@ -116,7 +116,8 @@ func TestSplitUnderContention(t *testing.T) {
 	}
 }
 
-// Hits that another request has only reserved, and gives back because another place denies it, begin no penalty.
+// Hits that another request has only reserved do not start a penalty: they are given back because another place denies
+// that request.
 func TestSplitBeginsNoPenaltyForReservedHits(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	stores := map[byte]*memory.Store{}

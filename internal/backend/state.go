@@ -2,15 +2,15 @@ package backend
 
 import "github.com/ratelimitd/ratelimitd/internal/descriptor"
 
-// State is what a counter remembers between takes. Its meaning depends on the algorithm; the zero State is an unused
+// State is the memory of a counter between takes. Its meaning depends on the algorithm; the zero State is an unused
 // counter.
 type State struct {
-	// fixed and sliding window: when the (sub-)window began, in microseconds; other algorithms explain it in their file
+	// fixed and sliding window: start of the (sub-)window, in microseconds; other algorithms explain it in their file
 	Start int64
 	Count int64 // fixed and sliding window: number of hits in it
 	Prev  int64 // sliding window of precision 1: hits in the window before
 
-	// Tail holds what has no fixed size: the hits of earlier sub-windows, newest first, or the entries of a log.
+	// Tail holds the parts without a fixed size: the hits of earlier sub-windows, newest first, or the entries of a log.
 	Tail []uint32
 
 	ahead int64 // hits that earlier takes of the group add, while Settle judges it
@@ -19,7 +19,7 @@ type State struct {
 // Unused reports whether the counter is unused: a store need not keep its state.
 func (s *State) Unused() bool { return s.Start == 0 && s.Count == 0 && s.Prev == 0 && len(s.Tail) == 0 }
 
-// move changes when the state begins, unless the take only reads.
+// move changes the start of the state, unless the take only reads.
 func (s *State) move(start int64, c commit) {
 	if c.changes() {
 		s.Start = start

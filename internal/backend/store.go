@@ -15,12 +15,12 @@ import (
 type Store interface {
 	Starter
 
-	// Peek judges each take of a request on its own and changes nothing. An outcome contains what is used, and whether
-	// that many hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators:
+	// Peek judges each take of a request on its own and changes nothing. An outcome contains the used hits, and whether
+	// the take's hits would pass now. Votes, CountDenied, Together and PeekWhenKnown do not matter. Peek is for operators:
 	// it may wait, and cost more than Start.
 	Peek(ctx context.Context, now time.Time, r *Request) error
 
-	// Reset clears counters. After it returns without an error, neither the store nor this replica remembers what was
+	// Reset clears counters. After it returns without an error, neither the store nor this replica remembers the hits
 	// taken from them before the call: remembered denials, and permits that were taken in batches, are void. A take that
 	// runs at the same time counts before the reset or after it. Other replicas forget a moment later
 	// (redis.Invalidations). Until then their denials last, and permits that they hold may pass uncounted, or be given
@@ -32,11 +32,11 @@ type Store interface {
 
 // Starter is the part of a Store that settles requests.
 type Starter interface {
-	// Start settles the takes of one request and fills their outcomes. It never holds its caller up. If it can settle the
-	// request at once, it returns true and the error. Otherwise it returns false, and calls done with the error later,
-	// once, from another goroutine; it uses ctx and r until then. What done does must not take long: other requests wait
+	// Start settles the takes of one request and fills their outcomes. It never blocks its caller. If it can settle the
+	// request immediately, it returns true and the error. Otherwise it returns false, and calls done with the error later,
+	// once, from another goroutine; it uses ctx and r until then. done must return quickly, because other requests wait
 	// for it. A request that must be sent may wait for the other requests of its batch; b may be nil. Await is for callers
-	// that wait.
+	// that can block.
 	Start(ctx context.Context, now time.Time, b *Batch, r *Request, done func(error)) (settled bool, err error)
 }
 
@@ -45,7 +45,7 @@ type Starter interface {
 type Counter struct {
 	Key   []byte // valid until the call returns
 	Limit *descriptor.Limit
-	Rule  *descriptor.Rule // as in Take
+	Rule  *descriptor.Rule // see Take.Rule
 }
 
 // Errors that stores return. After any other error too, the takes whose Outcome is marked Failed have no answer.

@@ -7,7 +7,7 @@ import "slices"
 // outcomes to the whole request.
 type SubRequest struct {
 	Request
-	places []int // index of each take in the whole request
+	places []int // indexes of the takes in the whole request
 }
 
 // Add adds a take for the one at index place of the whole request. It returns a pointer that is valid until the next
@@ -26,7 +26,7 @@ func (s *SubRequest) At(place int) *Take {
 	return nil
 }
 
-// Place is the index of the i-th take in the whole request.
+// Place returns the index of the i-th take in the whole request.
 func (s *SubRequest) Place(i int) int { return s.places[i] }
 
 // Prepare makes room for the outcomes of all takes.

@@ -11,14 +11,14 @@ type Take struct {
 	Key   []byte            // identity of the counter; valid until the call returns, copy it to keep it
 	Limit *descriptor.Limit // valid until the call returns, like Key: an override's limit is in the memory of the decision
 
-	// Rule decides which share of a bounded store the counter belongs to. Nil has a share of its own, and so have the
+	// Rule decides which share of a bounded store the counter belongs to. Nil has a separate share, as have the
 	// RequestLimits of each domain.
 	Rule *descriptor.Rule
 
 	// Hits is the number of hits to add, at most MaxHits. 0 peeks (nothing is written), and a negative number refunds.
 	Hits int64
 
-	// Origin is where the take comes from. It is set for limits with Regions only.
+	// Origin is the descriptor that led to the take. It is set for limits with Regions only.
 	Origin *Origin
 
 	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is
@@ -26,23 +26,23 @@ type Take struct {
 	Reservation *Reservation
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
-	Vote        Vote // what a denial means for the request; takes of one member vote All or None, or Any or None
+	Vote        Vote // effect of a denial on the request; takes of one member vote All or None, or Any or None
 	CountDenied bool // hits count even if they are denied
 	Settled     bool // its hits have passed: only the store answers, because it must count them
 
 	// Guards marks a take on the penalty of the next take's limit (Limit.Penalty). Such a take has no hits. While the
-	// penalty is active, it is denied, and the next take adds nothing. A penalty begins when the limit denies hits of the
+	// penalty is active, it is denied, and the next take adds nothing. A penalty starts when the limit denies hits of the
 	// next take. Both takes belong to one member, and one place has both counters.
 	Guards bool
 }
 
-// Origin is a descriptor as its caller sent it. It lets the home of a counter find the limit in its own rules.
+// Origin is a descriptor as the client sent it. It lets the home of a counter find the limit in its own rules.
 type Origin struct {
 	Domain  string
 	Entries []descriptor.Entry
 }
 
-// Vote is what the denial of a take means for the takes that are settled with it.
+// Vote is the effect that the denial of a take has on the takes that are settled with it.
 type Vote uint8
 
 // The votes.
@@ -55,16 +55,16 @@ const (
 // Request holds the takes of one request, and their outcomes, which the backend fills.
 type Request struct {
 	Takes    []Take
-	Outcomes []Outcome // as long as Takes
+	Outcomes []Outcome // has the length of Takes
 
 	// Together settles all takes as one: if the request is denied, only takes that were denied themselves and have
 	// CountDenied add their hits. Without Together, every member is settled on its own, in order, and sees the changes of
 	// the members before it.
 	Together bool
 
-	// PeekWhenKnown, with Together, is for the denial cache. If the cache knows that a take is denied, and so the
-	// request, the other takes only read: their outcomes contain what their counters hold. They are not judged by the hits
-	// that they would have added.
+	// PeekWhenKnown, with Together, is for the denial cache. If the cache denies a take, and so the request, the other
+	// takes only read: their outcomes contain the state of their counters, and are not judged by the hits that the takes
+	// would have added.
 	PeekWhenKnown bool
 }
 

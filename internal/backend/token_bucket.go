@@ -65,9 +65,9 @@ var intervalForm = RedisForm{
 	decode: decodePair,
 }
 
-// intervalBucket is a token bucket that gets all tokens of a window at once, when the window begins.
+// intervalBucket is a token bucket that gets all tokens of a window together, when the window starts.
 //
-// State: Start is the beginning of the window in which the state was last changed, Count the number of tokens that were
+// State: Start is the start of the window in which the state was last changed, Count the number of tokens that were
 // missing then.
 type intervalBucket struct{}
 
@@ -116,10 +116,10 @@ func missing(l *descriptor.Limit, s *State, now int64, c commit) (windowStart, u
 			windowStart = start + ticks*length
 		}
 	}
-	return windowStart, min(used, int64(l.Burst)) // in case the burst was lowered
+	return windowStart, min(used, int64(l.Burst)) // the limit's burst may have been lowered
 }
 
-// adjust changes what is missing now: a bucket keeps what it lacks over its windows.
+// adjust changes the number of tokens that are missing now: a bucket's missing tokens stay missing over its windows.
 func (intervalBucket) adjust(l *descriptor.Limit, s *State, now, _, delta int64) {
 	windowStart, used := missing(l, s, now, commitNever)
 	if used = min(max(0, used+delta), int64(l.Burst)); used == 0 {
