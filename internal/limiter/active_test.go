@@ -50,8 +50,7 @@ func TestActiveLimits(t *testing.T) {
 	}
 }
 
-// A rule replaces others only while one of its limits is active. What others replace does not come back by being
-// active.
+// A rule replaces others only while one of its limits is active. A replaced limit does not come back by being active.
 func TestActiveAndReplaces(t *testing.T) {
 	named := func(name string, replaces ...string) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Name, r.Replaces = name, replaces }
@@ -95,7 +94,7 @@ func TestActiveAndOverrides(t *testing.T) {
 	}
 }
 
-// A limit that is not active is no enforced limit. While only a limit in shadow is active, callers see no limit and
+// A limit that is not active is not an enforced limit. While only a limit in shadow is active, clients see no limit and
 // nothing is denied.
 func TestActiveBesideShadow(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {

@@ -30,8 +30,8 @@ func hours(begin, end uint16) *descriptor.Active {
 	return &descriptor.Active{Begin: begin * 60, End: end * 60}
 }
 
-// A denied request would pass when its counter admits it, or when the limit no longer applies. A limit of 0 has only
-// the end of its active time.
+// A denied request would pass when its counter has room for it, or when the limit no longer applies. A limit of 0 has
+// only the end of its active time.
 func TestWaitEndsWithTheActiveTime(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
@@ -132,8 +132,8 @@ func TestResetEndsWithTheActiveTime(t *testing.T) {
 	}
 }
 
-// A caller who is blocked waits for the end of the active time of the rule's only limit. Another limit would still
-// block it.
+// A blocked customer waits for the end of the active time of the rule's only limit. With a second limit, the block
+// would continue.
 func TestBlockedEndsWithTheActiveTime(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("one", []descriptor.Limit{fixedLimit("", 1)}, activeAt(hours(10, 13)), overridable),
 		listNode("two", []descriptor.Limit{fixedLimit("noon", 1, hourly), fixedLimit("all", 1)}, activeAt(hours(10, 13), nil), overridable))

@@ -120,8 +120,8 @@ func TestAdmissionOfADomain(t *testing.T) {
 	}
 }
 
-// Under contention, all_or_nothing must not admit more than the narrow limit, nor take from the wide one for denied
-// requests. The order of the counters must not matter.
+// Under contention, all_or_nothing must not let more hits pass than the narrow limit, nor charge the wide one for
+// denied requests. The order of the counters must not matter.
 func TestAllOrNothingUnderContention(t *testing.T) {
 	const narrow, wide, goroutines, each = 200, 100_000, 32, 50
 	f := newFixture(t, allOrNothing, perMinute("narrow", "", narrow), perMinute("wide", "", wide))
@@ -271,7 +271,7 @@ func TestHeaderFamilies(t *testing.T) {
 	if diff := cmp.Diff(want, d.Headers); diff != "" {
 		t.Error(diff)
 	}
-	// The request is heavier than the limit: there is no time to retry after.
+	// The request is heavier than the limit: it would never pass, so there is no Retry-After.
 	d = f.decide(request(10, "plain=b"))
 	for _, h := range d.Headers {
 		if h.Key == "Retry-After" {

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// shared is a node whose limit of so many a minute is shared: a fifth is guaranteed to critical requests, and 30% to
-// paying customers.
+// shared is a node with a shared limit per minute: a fifth is guaranteed to critical requests, and 30% to paying
+// customers.
 func shared(requests uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	node := perMinute("kind", "", requests, append(change, func(r *descriptor.Rule) {
 		c := &descriptor.Classes{Key: "kind", Of: []descriptor.Class{{Name: "critical", Percent: 20}, {Name: "paid", Percent: 30}}}
@@ -48,7 +48,7 @@ func TestClasses(t *testing.T) {
 	f.want(f.ask(49, "kind=batch"), limiter.OK, 0)
 }
 
-// Operators see the class of a descriptor, and what is kept for the others.
+// Operators see the class of a descriptor, and the hits reserved for the others.
 func TestPeekAtClasses(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, shared(100))
 	f.now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -69,8 +69,7 @@ func TestPeekAtClasses(t *testing.T) {
 	}
 }
 
-// A denial of one class is not remembered for another one, and one that is remembered shows what the class has left:
-// nothing.
+// A denial of one class is not cached for another one. A cached denial shows 0 remaining hits for its class.
 func TestDenialsOfClasses(t *testing.T) {
 	cache := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})
 	f := newFixtureOn(t, cache, limiter.Settings{}, shared(100))
@@ -96,8 +95,8 @@ func TestOverridesOfClasses(t *testing.T) {
 	f.want(f.ask(1, "kind=batch"), limiter.OverLimit, 0)
 }
 
-// Without all_or_nothing, denied hits of a window count. Those of a class do not: they would use up what others are
-// guaranteed.
+// Without all_or_nothing, denied hits of a window count. Those of a class do not: they would use up the guarantees of
+// other classes.
 func TestDeniedHitsOfClassesDoNotCount(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, shared(100))

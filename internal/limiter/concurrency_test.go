@@ -21,7 +21,7 @@ func inFlight(key string, places uint64, change ...func(*descriptor.Rule)) descr
 	return n
 }
 
-// A request takes a place and gives it back. What the answer says about it is not about a rate.
+// A request takes a place and gives it back. The answer describes places, not a rate.
 func TestPlaces(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Headers: descriptor.HeadersIETF | descriptor.HeadersRetryAfter | descriptor.HeadersDraft03}, inFlight("k", 2))
 	f.ask(1, "k=a")

@@ -62,7 +62,7 @@ func TestPeekOfWhatAHitCosts(t *testing.T) {
 	}
 }
 
-// No number of hits and no cost overflows: what is too large is more than any limit.
+// No number of hits and no cost overflows: a product that is too large is more than any limit.
 func TestCostNearTheEndOfItsRange(t *testing.T) {
 	million := counting(descriptor.HitCost{Factor: descriptor.MaxHitCost})
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", descriptor.MaxRequests, million), perMinute("held", "", descriptor.MaxRequests, million, reservable))
@@ -79,7 +79,7 @@ func TestCostNearTheEndOfItsRange(t *testing.T) {
 	f.reserve(1, limiter.OverLimit, amounts)
 }
 
-// A reservation is of so many hits as its caller asks for; what they count for is reserved, committed and given back.
+// A reservation holds the hits that its client asks for; their cost is reserved, committed and given back.
 func TestReservationsCountForTheirCost(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, byModel(100, reservable))
 	d := f.reserve(1, limiter.OK, amount(6, "model=large"))
@@ -154,7 +154,7 @@ func TestCostIsAFactorOfHits(t *testing.T) {
 			if errs[0] != nil || errs[1] != nil {
 				rt.Fatal(errs)
 			}
-			for i := range a.Statuses { // the rules differ, and what is reserved is in hits before the cost
+			for i := range a.Statuses { // the rules differ, and reservations are in hits before the cost
 				a.Statuses[i].Rule, b.Statuses[i].Rule = nil, nil
 			}
 			for i := range a.Reservations {

@@ -145,7 +145,7 @@ func TestPeekAndResetOfARequestLimit(t *testing.T) {
 	}
 }
 
-// A limit of zero never admits anything.
+// A limit of zero never lets anything pass.
 func TestPeekOfNever(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 0))
 	if c := f.peek("k=v").List[0]; c.Wait != backend.Never || c.Remaining != 0 {
@@ -165,7 +165,7 @@ func TestResetThroughTheOverLimitCache(t *testing.T) {
 	f.want(f.ask(1, "k=v"), limiter.OK, 0)
 }
 
-// A reset also clears what on_error: local has counted.
+// A reset also clears the counts of on_error: local.
 func TestResetOfLocalCounters(t *testing.T) {
 	down := true
 	f := newFallback(t, func(*backend.Take) bool { return down }, limiter.Settings{OnError: descriptor.OnErrorLocal},

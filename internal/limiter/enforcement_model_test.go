@@ -46,7 +46,7 @@ func TestEnforcementModel(t *testing.T) {
 type enforcementModel struct {
 	admission descriptor.Admission
 	rules     [][]descriptor.Limit
-	used      map[string]int64 // by rule, limit and caller
+	used      map[string]int64 // hits keyed by rule, limit and customer
 }
 
 func drawEnforcementModel(t *rapid.T) *enforcementModel {
@@ -65,7 +65,8 @@ func drawEnforcementModel(t *rapid.T) *enforcementModel {
 				enforcedFor(uint8(rapid.IntRange(1, 100).Draw(t, "percent")))(&l)
 			}
 			if l.Enforcement == descriptor.EnforcedForAll {
-				l.Window = descriptor.Window{Unit: descriptor.Year, Multiplier: uint32(j + 1)} // a counter of its own
+				// a window that no other limit has, so a separate counter
+				l.Window = descriptor.Window{Unit: descriptor.Year, Multiplier: uint32(j + 1)}
 			}
 			limits = append(limits, l)
 		}
@@ -82,7 +83,7 @@ func (m *enforcementModel) nodes() []descriptor.NodeSpec {
 	return nodes
 }
 
-// decide says what must come of a request, and counts it.
+// decide returns the expected answer to a request, and counts the request.
 func (m *enforcementModel) decide(asked []int, caller string, hits int64) (code limiter.Code, statuses []limiter.Code, notices int) {
 	code = limiter.OK
 	for _, i := range asked {
@@ -118,12 +119,12 @@ func (m *enforcementModel) over(i, j int, caller string, hits int64) bool {
 	return m.used[m.key(i, j, caller)]+hits > int64(m.rules[i][j].Requests)
 }
 
-// enforced asks for whom the limit is enforced; TestEnforcedForVectors says what the answer is.
+// enforced asks for whom the limit is enforced; TestEnforcedForVectors pins the answers.
 func (m *enforcementModel) enforced(i, j int, caller string) bool {
 	return m.rules[i][j].EnforcedFor(fmt.Appendf(nil, "d|k%d=%s|l%d", i, caller, j))
 }
 
-// compare compares what is used under all limits.
+// compare compares the hits in use under all limits.
 func (m *enforcementModel) compare(t *rapid.T, f *fixture) {
 	for i := range m.rules {
 		for _, caller := range []string{"a", "b"} {

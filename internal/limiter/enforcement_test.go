@@ -48,7 +48,7 @@ func listNode(key string, limits []descriptor.Limit, change ...func(*descriptor.
 	return descriptor.NodeSpec{Key: key, Rule: r}
 }
 
-// used returns what is in use under each limit of a descriptor.
+// used returns the hits in use under each limit of a descriptor.
 func (f *fixture) used(pair string) []int64 {
 	f.t.Helper()
 	c, err := f.Peek(f.t.Context(), f.now, "d", &limiter.Descriptor{Entries: entries(pair)})
@@ -64,8 +64,8 @@ func (f *fixture) used(pair string) []int64 {
 
 func never(*backend.Take) bool { return false }
 
-// A limit in shadow denies nothing and shows nowhere. It counts what the limits next to it admit, under a counter of
-// its own.
+// A limit in shadow denies nothing and shows nowhere. It counts the hits that the limits next to it let pass, under a
+// separate counter.
 func TestLimitInShadow(t *testing.T) {
 	s := limiter.Settings{Headers: descriptor.HeadersReference | descriptor.HeadersIETF, Metadata: true}
 	f := newFallback(t, never, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
@@ -140,7 +140,7 @@ func TestTrialChangesNoCounterOfOthers(t *testing.T) {
 }
 
 // A limit that is tried out uses up nothing of an enforced limit of another rule, if a condition decides which rule
-// applies and both count the same callers.
+// applies and both count the same customers.
 func TestTrialUsesUpNothingOfOtherRules(t *testing.T) {
 	for name, change := range map[string]func(free, gold *descriptor.NodeSpec){
 		"same level":        func(_, _ *descriptor.NodeSpec) {},
@@ -195,7 +195,7 @@ func TestTrialInSeveralRules(t *testing.T) {
 	}
 }
 
-// What an enforced limit denies, a limit in shadow does not count, whatever the admission.
+// Hits that an enforced limit denies are not counted by a limit in shadow, under every admission.
 func TestShadowCountsWhatOthersAdmit(t *testing.T) {
 	dropped := func(l *descriptor.Limit) { l.CountDenied = descriptor.DeniedDrop }
 	for _, s := range []limiter.Settings{{}, allOrNothing, {StopWhenOver: true}} {
@@ -243,8 +243,8 @@ func TestRefundReachesLimitsInShadow(t *testing.T) {
 	}
 }
 
-// The callers for whom a limit is enforced are about as many as it says, always the same ones, and a larger share adds
-// to them.
+// A limit is enforced for about the share of customers that it asks for. They are always the same customers, and a
+// larger share adds to them.
 func TestEnforcedForAShareOfCallers(t *testing.T) {
 	const callers = 2000
 	var last map[int]bool
@@ -295,7 +295,7 @@ ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
 	}
 }
 
-// A limit that a request brings along is compared with the limits that are enforced for its caller.
+// A limit that a request carries is compared with the limits that are enforced for its customer.
 func TestRequestLimitBesideALimitInShadow(t *testing.T) {
 	f := newFallback(t, never, limiter.Settings{}, descriptor.DomainSpec{DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: []descriptor.NodeSpec{
 		listNode("shadow", []descriptor.Limit{fixedLimit("now", 60), fixedLimit("new", 6, inShadow)}),
@@ -325,8 +325,8 @@ func TestRequestLimitBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// Another window, algorithm or prefix of keys, and a limit that goes, leave the share of callers as it is. Another name
-// does not.
+// Changing a limit's window, algorithm or key prefix, or removing another limit, keeps the share of customers. Renaming
+// the limit changes it.
 func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 	share := func(keys descriptor.KeyBuilder, limits ...descriptor.Limit) (denied string) {
 		f := newFixture(t, limiter.Settings{}, listNode("k", limits))
@@ -360,7 +360,7 @@ func TestShareOfCallersWhileALimitIsTuned(t *testing.T) {
 	}
 }
 
-// The share of a key must never change: another hash would deny other callers after an upgrade.
+// The share of a key must never change: another hash would deny other customers after an upgrade.
 func TestEnforcedForVectors(t *testing.T) {
 	for key, least := range map[string]uint8{"": 53, "d|k=a|new": 53, "d|k=b|new": 17, "d|k=c|new": 27, "api|user=42|": 26} {
 		l := descriptor.Limit{Enforcement: descriptor.EnforcedForSome}
@@ -448,8 +448,8 @@ func TestBucketInShadowDelaysNothing(t *testing.T) {
 	}
 }
 
-// What is reserved is what the enforced limits grant. A limit in shadow neither makes it smaller nor charges what it
-// denied.
+// The reservation has the hits that the enforced limits grant. A limit in shadow neither makes it smaller nor charges
+// the hits that it denied.
 func TestReservationsBesideALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 50, inShadow), fixedLimit("now", 100, hourly)}, reservable))
 	d := f.reserve(1, limiter.OK, amount(40, "k=a"))
@@ -569,7 +569,7 @@ func TestVaryingLimitsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// However many limits are exceeded, the header of warnings is short. It begins with the limits that are exceeded the
+// The header of warnings is short even if many limits are exceeded. It starts with the limits that are exceeded the
 // most.
 func TestWarningsAreBounded(t *testing.T) {
 	var limits []descriptor.Limit

@@ -22,7 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// noonSharp is the begin of the minute and hour of noon.
+// noonSharp is the start of the minute and hour of noon.
 var noonSharp = noon.Truncate(time.Hour)
 
 // watched is a limiter that writes its events.
@@ -31,7 +31,7 @@ type watched struct {
 	sink *events.Sink
 	out  bytes.Buffer
 
-	periods []string // of the events that sent returned last, as times since noonSharp
+	periods []string // periods of the events that sent returned last, relative to noonSharp
 }
 
 func newWatched(t *testing.T, store backend.Store, s limiter.Settings, nodes ...descriptor.NodeSpec) *watched {
@@ -137,8 +137,8 @@ func TestEventsOfWarnings(t *testing.T) {
 	w.wantEvents("a denial", "denial d.k hard k=a 13/5")
 }
 
-// A penalty has an event when it begins, next to the denial. A denial in a later window has one of its own, in that
-// window.
+// A penalty sends an event when it starts, in addition to the denial's. A denial in a later window has a separate
+// event, in that window.
 func TestEventOfAPenalty(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 2, penalty(10*time.Minute)))
 	w.ask(0, "k=a")
@@ -183,7 +183,7 @@ func TestPeriodsDuringAPenalty(t *testing.T) {
 	}
 }
 
-// What denies no request has no event.
+// Without a denied request there is no event.
 func TestNoEventWithoutADenial(t *testing.T) {
 	shadow := func(r *descriptor.Rule) { r.Shadow = true }
 	quota := func(r *descriptor.Rule) { r.Quota = true }
@@ -226,7 +226,7 @@ func TestEntriesOfAnEvent(t *testing.T) {
 	w.wantEvents("a limit of the request", "denial request_limit k=a 2/1")
 }
 
-// A caller that an override blocks has an event that says so, of the counter that stands for the block.
+// The event of a blocked customer mentions the override, and has the counter that stands for the block.
 func TestEventOfABlockedCaller(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 9, overridable))
 	w.overrides = &override.Set{}
@@ -314,8 +314,8 @@ func TestEventsAllocateNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkEvents measures what events cost a decision, next to the same decision without them: one that passes, and
-// one that is denied and whose event was sent before.
+// BenchmarkEvents measures the cost of events, next to the same decision without them: a decision that passes, and one
+// that is denied and whose event was sent before.
 func BenchmarkEvents(b *testing.B) {
 	for _, with := range []bool{false, true} {
 		opts := limiter.Options{Store: memory.New(memory.Options{})}

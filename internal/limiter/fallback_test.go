@@ -134,7 +134,7 @@ func TestOnErrorOfSomeCounters(t *testing.T) {
 	}
 }
 
-// A caller that has left gets an error. Nothing is counted for it locally.
+// A client that has gone gets an error. Nothing is counted for it locally.
 func TestOnErrorAfterTheCallerLeft(t *testing.T) {
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("k", "", 5)}})
 	ctx, cancel := context.WithCancel(t.Context())

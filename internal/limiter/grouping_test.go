@@ -57,7 +57,7 @@ func TestGroupedCallers(t *testing.T) {
 	}
 }
 
-// Names of metrics have the value that counts: a caller cannot make new names by writing its value in other ways.
+// Names of metrics have grouped values: a client cannot make new names by writing its value in other ways.
 func TestNamesOfGroupedValues(t *testing.T) {
 	metric := folded(perMinute("k", "", 3))
 	metric.ValueToMetric = true
@@ -105,7 +105,7 @@ func TestUsageOfGroupedValues(t *testing.T) {
 	}
 }
 
-// Grouping costs a decision memory only for a value whose text is not a part of what was sent.
+// Grouping allocates memory in a decision only for a value that is not a substring of the value as sent.
 func TestGroupedDecisionsAllocateLittle(t *testing.T) {
 	path := grouped(perMinute("path", "/([^/]+)/.*", 1<<30), descriptor.Group{Capture: 1})
 	path.Kind = descriptor.MatchRegex
@@ -151,7 +151,7 @@ func TestOverrideOlderThanTheGroup(t *testing.T) {
 	}
 }
 
-// A share of the callers is a share of the grouped callers: a caller is in it with all of its values or with none.
+// A share of the customers is a share of the grouped values: either all values of a group are in it or none.
 func TestShareOfGroupedCallers(t *testing.T) {
 	path := grouped(perMinute("path", "/([^/]+)/.*", 1, func(r *descriptor.Rule) {
 		r.Limits[0].Enforcement, r.Limits[0].EnforcePercent = descriptor.EnforcedForSome, 50

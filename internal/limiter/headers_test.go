@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// t of the header RateLimit is the time until more hits fit, under every algorithm. A caller who is denied one hit gets
-// the same time in Retry-After.
+// t of the header RateLimit is the time until more hits fit, under every algorithm. A client that is denied one hit
+// gets the same time in Retry-After.
 func TestTimeUntilThereIsMore(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -202,7 +202,8 @@ func TestLargestNumbersInHeaders(t *testing.T) {
 	}
 }
 
-// A bucket is shown by its size and the time that fills it: what is left is of the size, and never more than the limit.
+// A bucket is shown by its size and the time that fills it: the remaining hits refer to the size, and never exceed the
+// limit.
 func TestBucketsInHeaders(t *testing.T) {
 	token, leaky := descriptor.TokenBucket, descriptor.LeakyBucket
 	window := func(unit descriptor.Unit, n uint32) descriptor.Window {

@@ -62,7 +62,7 @@ func TestWhatCountsAsUse(t *testing.T) {
 	f.ask(-1, "k=a") // a refund
 	f.ask(5, "k=a")  // denied, with as many hits as no window has room for
 	f.ask(1, "two=a")
-	f.ask(3, "two=a") // the second limit would admit it
+	f.ask(3, "two=a") // the second limit has room for it
 	f.ask(4, "shadow=a")
 	f.ask(1, "free=a")
 	f.ask(1, "nothing=a")
@@ -148,7 +148,7 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 		}
 		i++
 	}
-	for range 10 * len(reqs) { // until all counters exist and all are over their limit
+	for range 10 * len(reqs) { // creates all counters and brings all over their limit
 		decide()
 	}
 	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !racetest.On {

@@ -36,7 +36,7 @@ type fixture struct {
 	*limiter.Limiter
 	t        *testing.T
 	now      time.Time
-	registry *prometheus.Registry // of newFallback
+	registry *prometheus.Registry // registry of newFallback
 
 	overrides *override.Set
 }
@@ -275,7 +275,7 @@ func TestFullMemoryFailsNewCountersAndKeepsOldOnes(t *testing.T) {
 	f.want(f.ask(1, "k=c"), limiter.OK, 0)
 }
 
-// When memory is full, new callers are still held to the rule's limit, and a request's own limit holds too.
+// When memory is full, new customers are still held to the rule's limit, and a request's own limit holds too.
 func TestFullMemoryStillLimitsNewCallers(t *testing.T) {
 	f := newFixtureOn(t, memory.New(memory.Options{MaxCounters: 2}), limiter.Settings{}, perMinute("k", "", 1), perMinute("l", "", 2))
 	f.want(f.ask(1, "k=a"), limiter.OK, 0)
@@ -331,7 +331,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// Matching against patterns may take long. It stops when the caller has left, and nothing is counted then.
+// Matching against patterns may take long. It stops when the client has gone, and nothing is counted then.
 func TestMatchingStopsWhenTheCallerHasLeft(t *testing.T) {
 	regex := perMinute("path", "/[a-z]+", 5)
 	regex.Kind = descriptor.MatchRegex

@@ -99,8 +99,8 @@ func (m *measured) statistics() map[string]uint64 {
 
 func detailed(r *descriptor.Rule) { r.DetailedMetric = true }
 
-// The number of series is bounded, whatever callers send, plus one series for the rest. A metric counts what went to
-// the rest.
+// The number of series is bounded for any requests, plus one series for the rest. A metric counts the names that went
+// to the rest.
 func TestSeriesAreBounded(t *testing.T) {
 	const most = 20
 	m := newMeasured(t, most, perMinute("k", "", 1000, detailed), perMinute("plain", "", 1000))
@@ -231,7 +231,7 @@ func TestRequestsWithoutRule(t *testing.T) {
 }
 
 // Names are envoyproxy/ratelimit's: StatsD's special characters and the dots of addresses are replaced. In addition, no
-// value can begin another statistic.
+// value can start another statistic.
 func TestStatisticsOfTheReference(t *testing.T) {
 	m := newMeasured(t, 100,
 		perMinute("k", "", 3, detailed),
@@ -266,7 +266,7 @@ func TestStatisticsOfTheReference(t *testing.T) {
 	m.want(7, "ratelimitd_rule_hits_total", "rule=free") // envoyproxy/ratelimit does not count unlimited rules
 }
 
-// BenchmarkDecideBeyondTheBound measures values beyond the bound on names, from all goroutines at once.
+// BenchmarkDecideBeyondTheBound measures values beyond the bound on names, from all goroutines in parallel.
 func BenchmarkDecideBeyondTheBound(b *testing.B) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{perMinute("k", "", math.MaxUint32, detailed)}}}, descriptor.Options{})
 	if err != nil {

@@ -140,7 +140,7 @@ func TestKeyOfAQuotaBucket(t *testing.T) {
 	}
 }
 
-// Buckets of all classes share what is left, because clients do not know of guarantees.
+// Buckets of all classes share the remaining hits, because clients do not know of guarantees.
 func TestQuotaBucketsOfClasses(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, shared(100))
 	f.ask(5, "kind=critical")

@@ -32,7 +32,7 @@ func (f *fixture) override(rule, limit string, n override.Numbers, pairs ...stri
 	f.SetOverrides(f.overrides)
 }
 
-// An override changes the numbers of one caller. What is used stays used. Other callers keep the rule's numbers.
+// An override changes the numbers of one customer. Used hits stay used. Other customers keep the rule's numbers.
 func TestOverrideOfOneCaller(t *testing.T) {
 	for name, change := range map[string]func(*descriptor.Rule){
 		"fixed window":   func(*descriptor.Rule) {},
@@ -90,7 +90,7 @@ func TestBlockedAndUnlimited(t *testing.T) {
 	}
 }
 
-// A blocked caller uses up none of the other limits of an all-or-nothing request.
+// A blocked customer uses up none of the other limits of an all-or-nothing request.
 func TestBlockedTakesNothingElsewhere(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("k", "", 10, overridable), perMinute("all", "", 10))
 	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")
@@ -101,7 +101,7 @@ func TestBlockedTakesNothingElsewhere(t *testing.T) {
 	f.want(f.ask(0, "all=x"), limiter.OK, 10)
 }
 
-// An override begins and ends at its times, by the clock of the decision.
+// An override starts and ends at its times, by the clock of the decision.
 func TestOverrideExpires(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Replace, Requests: 50, NotBefore: noon.Unix() + 5, ExpiresAt: noon.Unix() + 10}, "k=a")
@@ -149,8 +149,8 @@ func TestOverrideOfSeveralLimits(t *testing.T) {
 	}
 }
 
-// An override stays what it was when its rule gets more limits, or fewer. A number that was for the only limit is for
-// none of several, and that is counted.
+// An override keeps its meaning when its rule gets more limits, or fewer. A number for the only limit applies to none
+// of several, and that is counted.
 func TestOverrideOfARuleWithOtherLimits(t *testing.T) {
 	minute := descriptor.Limit{Name: "minute", Requests: 10, Window: descriptor.Window{Unit: descriptor.Minute}}
 	day := descriptor.Limit{Name: "day", Requests: 100, Window: descriptor.Window{Unit: descriptor.Day}}
@@ -270,7 +270,7 @@ func TestPrecedenceOfRequestLimits(t *testing.T) {
 	}
 }
 
-// Peek says of the limits of a caller without limits that they are lifted, also before its first request.
+// Peek reports the limits of an unlimited customer as lifted, even before its first request.
 func TestPeekOfAnUnlimitedCaller(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 5, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Unlimited}, "k=a")
@@ -282,7 +282,7 @@ func TestPeekOfAnUnlimitedCaller(t *testing.T) {
 	}
 }
 
-// A caller that is blocked, or lifted, costs no allocation either: blocked callers may send most of all.
+// Decisions about blocked or unlimited customers do not allocate either: blocked ones may send the most requests.
 func TestOverridesOfAllKindsDoNotAllocate(t *testing.T) {
 	for name, n := range map[string]override.Numbers{
 		"blocked": {Kind: override.Blocked}, "unlimited": {Kind: override.Unlimited}, "scaled": {Kind: override.Scale, Requests: 2 * override.One},
@@ -381,12 +381,12 @@ func withRequestMin(t *testing.T, nodes ...descriptor.NodeSpec) *fixture {
 	return f
 }
 
-// bringing is a descriptor with a limit per minute of its own.
+// bringing is a descriptor that carries a limit per minute.
 func bringing(requests uint32, pair string) limiter.Descriptor {
 	return limiter.Descriptor{Entries: entries(pair), HasLimit: true, Limit: limiter.RequestLimit{Requests: requests, Unit: int32(descriptor.Minute)}}
 }
 
-// The limit of a request counts requests, and the rule what these cost. The status has the one that fewer requests
+// A request's own limit counts requests, and the rule counts their cost. The status shows the limit that fewer requests
 // pass.
 func TestRequestMinWithACost(t *testing.T) {
 	const most = descriptor.MaxRequests
@@ -394,7 +394,7 @@ func TestRequestMinWithACost(t *testing.T) {
 	for _, test := range []struct {
 		own   uint32
 		pair  string
-		limit uint64 // in the status
+		limit uint64 // limit in the status
 		pass  int
 	}{
 		{900, "k=a", 1000, 10}, {11, "k=b", 1000, 10}, {9, "k=c", 9, 9}, {1, "k=d", 1, 1}, {0, "k=e", 0, 0},
@@ -415,7 +415,7 @@ func TestRequestMinWithACost(t *testing.T) {
 	}
 }
 
-// A limit that is not enforced for the caller does not keep the limit of a request from counting.
+// A limit that is not enforced for the customer does not keep the limit of a request from counting.
 func TestRequestMinBesideALimitInShadow(t *testing.T) {
 	now := fixedLimit("now", 100)
 	f := withRequestMin(t,
@@ -430,7 +430,7 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 			t.Errorf("%s: %s under a limit of %d, want one of %d", key, d.Code, st.Limit.Requests, want)
 		}
 	}
-	// Of a limit that is enforced for some callers, those callers have the rule.
+	// If a limit is enforced for some customers, only their status has the rule.
 	half := listNode("user", []descriptor.Limit{now, fixedLimit("new", 10, enforcedFor(50))})
 	half.FoldCase = true
 	f = withRequestMin(t, half)
@@ -451,7 +451,7 @@ func TestRequestMinBesideALimitInShadow(t *testing.T) {
 	}
 }
 
-// A quota bucket is limited by the limits that an override leaves in force, even if another override lifts the rest of
+// A quota bucket is limited by the limits that an override leaves active, even if another override lifts the rest of
 // the rule, or if the rule does not allow the override any more.
 func TestQuotaBucketOfAnUnlimitedCaller(t *testing.T) {
 	two := listNode("two", []descriptor.Limit{fixedLimit("minute", 10), fixedLimit("hour", 100, hourly)}, overridable)

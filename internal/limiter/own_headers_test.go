@@ -87,7 +87,7 @@ func TestFieldsOfOwnHeaders(t *testing.T) {
 	f.wants(limiter.OverLimit, of1("k=a"), "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "reset", "45", "reset_unix", end, "window", "60", "name", "two", "retry_after", "45")
 	// A bucket has a size next to its rate.
 	f.wants(limiter.OK, []limiter.Descriptor{amount(32, "bucket=a")}, "limit", "2", "capacity", "40", "used", "32", "used_percent", "80", "remaining", "8", "reset", "16", "reset_unix", "1773144032", "window", "1")
-	// A limit on what is in flight has no window. Without a name there is no name.
+	// A concurrency limit has no window. Without a name, the field is left out.
 	f.wants(limiter.OK, of1("places=a"), "limit", "1", "capacity", "1", "used", "1", "used_percent", "100", "remaining", "0", "reset", "60", "reset_unix", "1773144076")
 	f.wants(limiter.OK, of1("none=a"))
 }
@@ -139,7 +139,7 @@ func TestOwnHeadersWithoutAStore(t *testing.T) {
 	f.wants(limiter.OK, of1("k=a"), "x-ratelimit-degraded", "allow")
 }
 
-// Names of limits have any length. A header has the beginning of a long one.
+// Names of limits have any length. A header truncates a long one.
 func TestLongNamesInOwnHeaders(t *testing.T) {
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{own("N", "by ", descriptor.FieldName, "!")},
 		perMinute("k", "", 2, func(r *descriptor.Rule) { r.Name = strings.Repeat("ä", 50_000) }))

@@ -46,7 +46,7 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
-// A request that only another limit denies is no offence. What a penalty denies counts nowhere.
+// A request that only another limit denies does not start a penalty. Hits that a penalty denies count nowhere.
 func TestPenaltyBesideOtherLimits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Admission: descriptor.AllOrNothing}, perMinute("small", "", 1),
 		perMinute("large", "", 5, penalty(time.Hour)))
@@ -85,7 +85,7 @@ func TestPenaltyInAList(t *testing.T) {
 	}
 }
 
-// Peeks, refunds and looks begin no penalty. A refund ends none, and a reset does.
+// Peeks, refunds and looks do not start a penalty. A refund does not end one, but a reset does.
 func TestPenaltyPeekRefundReset(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 2, penalty(time.Hour)))
 	f.want(f.ask(2, "k=a"), limiter.OK, 0)
@@ -113,7 +113,7 @@ func TestPenaltyPeekRefundReset(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 1)
 }
 
-// Where the limit is not enforced, nothing is denied; and what begins there is not enforced later.
+// Where the limit is not enforced, nothing is denied, and a penalty that starts there is not enforced later.
 func TestPenaltyInShadow(t *testing.T) {
 	node := func(change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 		return perMinute("k", "", 1, append(change, penalty(time.Hour))...)
@@ -143,7 +143,7 @@ func TestPenaltyInShadow(t *testing.T) {
 	}
 }
 
-// An override's number does not end a penalty. One that lifts the limit does not ask for it, and a block begins none.
+// An override's number does not end a penalty. An override that lifts the limit skips it, and a block starts none.
 func TestPenaltyAndOverrides(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 1, penalty(time.Hour), overridable))
 	f.penalised(f.ask(2, "k=a"), time.Hour)
@@ -210,7 +210,7 @@ func TestPenaltyOfInactiveLimit(t *testing.T) {
 	}
 }
 
-// While the store does not answer, on_error decides. A count of this process begins penalties of this process.
+// While the store does not answer, on_error decides. Local counts start local penalties.
 func TestPenaltyWithoutTheStore(t *testing.T) {
 	for choice, want := range map[descriptor.OnError][2]limiter.Code{
 		descriptor.OnErrorAllow: {limiter.OK, limiter.OK},
@@ -229,7 +229,7 @@ func TestPenaltyWithoutTheStore(t *testing.T) {
 	}
 }
 
-// Operators see how many penalties have begun; all hits that a penalty denies are over the limit.
+// Operators see how many penalties have started. All hits that a penalty denies are over the limit.
 func TestPenaltyMetrics(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 2, penalty(time.Hour)), perMinute("other", "", 2))
 	for range 5 {
@@ -280,7 +280,7 @@ func TestPenaltyWithCache(t *testing.T) {
 	})
 }
 
-// A penalty begins also if the denial cache knows that another limit denies the request.
+// A penalty also starts if the denial cache already knows that another limit denies the request.
 func TestPenaltyBeginsBesideAKnownDenial(t *testing.T) {
 	node := listNode("k", []descriptor.Limit{fixedLimit("minute", 5), fixedLimit("hour", 20, hourly)}, penalty(24*time.Hour))
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, node)

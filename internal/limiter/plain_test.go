@@ -66,7 +66,7 @@ func treeOfPlainRules(t *testing.T) *descriptor.Tree {
 	return tree
 }
 
-// AllowPlain answers what Decide answers to the same requests, and tells which decisions are not plain.
+// AllowPlain and Decide answer the same requests alike, and AllowPlain tells which decisions are not plain.
 func TestPlainDecisions(t *testing.T) {
 	for name, store := range map[string]func() backend.Store{
 		"memory": func() backend.Store { return memory.New(memory.Options{}) },
@@ -121,7 +121,7 @@ func TestPlainDecisions(t *testing.T) {
 	}
 }
 
-// usedOf returns what is used of each limit of a descriptor.
+// usedOf returns the hits in use under each limit of a descriptor.
 func usedOf(t *testing.T, l *limiter.Limiter, now time.Time, domain string, pairs []string) (used string) {
 	c, err := l.Peek(t.Context(), now, domain, &limiter.Descriptor{Entries: entriesOf(pairs)})
 	if err != nil {

@@ -44,14 +44,14 @@ func TestRequestLimitOfSeveralUnits(t *testing.T) {
 	}
 }
 
-// Under `request_override: min` no limit that a request brings along lets more hits pass than the rule does: of any
-// window, one after the other, under every kind of rule. Each of these windows has a counter of its own.
+// Under `request_override: min` no limit that a request carries lets more hits pass than the rule does: of any window,
+// one after the other, under every kind of rule. Each of these windows has a separate counter.
 func TestRequestMinBoundsTheBurst(t *testing.T) {
 	limit := func(l descriptor.Limit) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Limits[0] = l } }
 	hour := descriptor.Window{Unit: descriptor.Hour}
 	for name, test := range map[string]struct {
 		rule descriptor.NodeSpec
-		most uint64 // hits that pass at once under the rule
+		most uint64 // hits that pass in one burst under the rule
 	}{
 		"fixed window":   {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour})), 3},
 		"sliding log":    {perMinute("k", "", 0, limit(descriptor.Limit{Requests: 3, Window: hour, Algorithm: descriptor.SlidingLog})), 3},
@@ -104,7 +104,7 @@ func TestRequestMinBoundsTheBurst(t *testing.T) {
 	}
 }
 
-// If another rule replaces all limits of the rule, the limit that the request brings along still counts.
+// If another rule replaces all limits of the rule, the limit that the request carries still counts.
 func TestRequestMinWithoutTheRulesLimits(t *testing.T) {
 	f := withRequestMin(t, perMinute("k", "", 10, func(r *descriptor.Rule) { r.Name = "general" }),
 		perMinute("special", "", 100, func(r *descriptor.Rule) { r.Replaces = []string{"general"} }))

@@ -23,7 +23,7 @@ func TestNamedReservations(t *testing.T) {
 	f.want(f.ask(20, "k=a", "commit_id=x"), limiter.OK, 50)
 	f.want(f.ask(45, "k=a", "commit_id=z"), limiter.OK, 35)
 	f.want(f.ask(-5, "k=a", "commit_id=unknown"), limiter.OK, 35) // the end of a stream that used nothing
-	f.want(f.ask(5, "k=a", "commit_id=unknown"), limiter.OK, 30)  // what nobody reserved is charged all the same
+	f.want(f.ask(5, "k=a", "commit_id=unknown"), limiter.OK, 30)  // hits that nobody reserved are charged too
 	f.ask(200, "k=a", "commit_id=unknown")
 	f.want(f.ask(1, "k=a"), limiter.OverLimit, 0)
 	f.want(f.ask(0, "k=b", "reserve_id=x"), limiter.OK, 100)
@@ -37,7 +37,7 @@ func TestNamedReservations(t *testing.T) {
 	f.want(f.ask(0, "k=a"), limiter.OK, 100)
 }
 
-// Names that differ do not meet: each commit finds the reservation of its own name, whatever form the name has.
+// Different names do not collide: each commit finds the reservation with its name, in every form of name.
 func TestDifferentNamesDoNotMeet(t *testing.T) {
 	const id = "123e4567-e89b-42d3-a456-426614174000"
 	names := []string{
@@ -70,7 +70,7 @@ func TestNamedReservationOfAnEarlierWindow(t *testing.T) {
 	f.want(f.ask(90, "k=a", "commit_id=x"), limiter.OK, 100)
 }
 
-// A caller that always sends the same name is limited like all others.
+// A client that always sends the same name is limited like all others.
 func TestConstantNameBypassesNothing(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 100, reservable))
 	for i := range 5 {
@@ -131,7 +131,8 @@ func TestNamedReservationsOfOneRequest(t *testing.T) {
 	}
 }
 
-// A limit that the request brings along can have reservations where the rule has them: its counter is not of the name.
+// A limit that the request carries can have reservations where the rule has them: its counter does not depend on the
+// name.
 func TestNamedReservationsUnderTheRequestsOwnLimit(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 100, reservable))
 	ask := func(hits uint64, pairs ...string) limiter.Status {
@@ -145,7 +146,7 @@ func TestNamedReservationsUnderTheRequestsOwnLimit(t *testing.T) {
 	f.want(f.ask(0, "k=a"), limiter.OK, 100)
 }
 
-// A limit of a rule that holds nothing counts a request when it begins, and not again when it ends.
+// A limit of a rule that holds nothing counts a request when it starts, and not again when it ends.
 func TestNamedReservationBesideAPlainLimit(t *testing.T) {
 	bounds := descriptor.DefaultReservations()
 	two := perMinute("k", "", 100)

@@ -58,7 +58,8 @@ func TestReservationsAreAllOrNothing(t *testing.T) {
 	}
 	f.want(f.ask(0, "wide=a"), limiter.OK, 50)
 	f.want(f.ask(0, "narrow=a"), limiter.OK, 9)
-	f.want(f.ask(10, "narrow=a"), limiter.OverLimit, 0) // as without reservations, denied hits count in a fixed window
+	// denied hits count in a fixed window, just like without reservations
+	f.want(f.ask(10, "narrow=a"), limiter.OverLimit, 0)
 }
 
 func TestCommitCancelAndExtend(t *testing.T) {
@@ -117,7 +118,7 @@ func TestSmallerGrants(t *testing.T) {
 	f.want(f.ask(0, "wide=b"), limiter.OK, 1000)
 }
 
-// Descriptors of one counter get equal parts of what is left, and together not more.
+// Descriptors of one counter get equal parts of the remaining hits, and together not more.
 func TestSmallerGrantsOfOneCounter(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 200, reservable), perMinute("other", "", 150, reservable))
 	f.ask(49, "k=a")
@@ -186,8 +187,8 @@ func TestRulesWithoutReservations(t *testing.T) {
 	}
 }
 
-// A look changes nothing and says whether one more hit would pass; a charge counts what has passed already, also over
-// the limit.
+// A look changes nothing and tells whether one more hit would pass. A charge counts hits that have already passed, also
+// over the limit.
 func TestLookAndCharge(t *testing.T) {
 	by := func(a descriptor.Algorithm) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = a, 3 }
@@ -270,7 +271,7 @@ func TestLateCommitsAreCounted(t *testing.T) {
 	}
 }
 
-// Descriptors of one counter reserve together. The sum of what each accepts at least has more than 64 bits here.
+// Descriptors of one counter reserve together. The sum of their smallest acceptable numbers exceeds 64 bits here.
 func TestLeastOfManyDescriptorsDoesNotOverflow(t *testing.T) {
 	const most = descriptor.MaxRequests
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", most, reservable))

@@ -50,7 +50,7 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// What another region asks about is found with the rules and overrides of this one.
+// Another region's question is answered with the rules and overrides of this one.
 func TestResolve(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 10), perMinute("far", "", 10, overridable, acrossRegions))
 	minute := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Minute}}
@@ -108,7 +108,7 @@ func TestSums(t *testing.T) {
 		}
 	}
 	same("the same rules", true)
-	b.SetReplicas(3) // which divides nothing here
+	b.SetReplicas(3) // three replicas divide nothing here
 	same("another number of replicas", true)
 	b = create(11)
 	same("another limit", false)

@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// perUser is a node for an app, with one for its number of users: so many requests a minute for each of them.
+// perUser is a node for an app, with one for its number of users: requests is the limit per minute and user.
 func perUser(requests, most uint64, change ...func(*descriptor.Rule)) descriptor.NodeSpec {
 	users := perMinute("users", "", requests, append(change, func(r *descriptor.Rule) {
 		r.SetScales(&descriptor.Scales{Of: []*descriptor.Scale{{Key: "users", Level: 1, Max: most}}})
@@ -110,7 +110,7 @@ func TestScaleCorrections(t *testing.T) {
 	m.want(1, "ratelimitd_scale_corrections_total", "reason=above_max")
 }
 
-// Under `request_override: min`, the limit that a request brings along counts together with the product.
+// Under `request_override: min`, the limit that a request carries counts together with the product.
 func TestScaleBesideTheLimitOfARequest(t *testing.T) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{RequestOverride: descriptor.RequestMin}, Children: []descriptor.NodeSpec{perUser(20, 10)}}}, descriptor.Options{})
 	if err != nil {

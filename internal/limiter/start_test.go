@@ -38,7 +38,7 @@ func limiterOn(t testing.TB, s backend.Store) *limiter.Limiter {
 	return l
 }
 
-// A decision that is begun is the same as one that is waited for, whether the store answers at once or later.
+// A decision with Start is the same as one with Decide, whether the store answers immediately or later.
 func TestStartDecidesLikeDecide(t *testing.T) {
 	requests := []*limiter.Request{
 		{Domain: "d", Descriptors: []limiter.Descriptor{{Entries: entries("a=1")}, {Entries: entries("b=xyz")}}},
@@ -84,7 +84,7 @@ func startAndWait(ctx context.Context, l *limiter.Limiter, req *limiter.Request,
 	return <-answer
 }
 
-// Decisions that are begun together do not share memory.
+// Decisions that were started together do not share memory.
 func TestStartedDecisionsAtOnce(t *testing.T) {
 	l := limiterOn(t, later{memory.New(memory.Options{})})
 	var admitted sync.Map

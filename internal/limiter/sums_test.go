@@ -39,7 +39,7 @@ func TestDeniedHitsInMetrics(t *testing.T) {
 	}
 }
 
-// A sum of hits stays at its maximum. One that begins again at 0 would look like a restart.
+// A sum of hits stays at its maximum. One that starts again at 0 would look like a restart.
 func TestSumsOfHitsDoNotWrap(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", descriptor.MaxRequests), descriptor.NodeSpec{Key: "free", Rule: &descriptor.Rule{Unlimited: true}})
 	_, totals := f.RuleTotals()

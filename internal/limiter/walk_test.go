@@ -19,7 +19,7 @@ var printWalk = flag.Bool("walk", false, "print the walk of docs/contributing/de
 
 const walkPage = "../../docs/contributing/decision.md"
 
-// walk writes down what is known about a request after each stage.
+// walk records the state of a request after each stage.
 type walk struct {
 	strings.Builder
 	work *work
@@ -109,7 +109,7 @@ func (o *walk) judged(d *Decision) {
 	}
 }
 
-// The page shows what the code does: it has these values, stage by stage.
+// The page matches the code: the code has these values, stage by stage.
 func TestWalk(t *testing.T) {
 	page, err := os.ReadFile(walkPage)
 	if err != nil {

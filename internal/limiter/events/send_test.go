@@ -18,7 +18,7 @@ import (
 
 // receiver is a destination that answers as a test says. It records when attempts came, and which events it accepted.
 type receiver struct {
-	answer func(ctx context.Context, n int) error // to the n-th attempt
+	answer func(ctx context.Context, n int) error // answers the n-th attempt
 
 	mu       sync.Mutex
 	attempts []time.Time
@@ -97,7 +97,7 @@ func TestEventsAreSent(t *testing.T) {
 	})
 }
 
-// The waits between attempts double from about one second to about thirty, and begin again after an attempt that
+// The waits between attempts double from about one second to about thirty, and start again after an attempt that
 // succeeds.
 func TestWaitsBetweenAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestOldEventsAreDropped(t *testing.T) {
 	})
 }
 
-// Events that the receiver does not accept are dropped at once, and the log says so once a minute.
+// Events that the receiver rejects are dropped immediately, and this is logged once a minute.
 func TestEventsThatAreNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(_ context.Context, n int) error {
@@ -210,7 +210,7 @@ func TestEventsThatAreNotAccepted(t *testing.T) {
 	})
 }
 
-// A stop sends what waits.
+// A stop sends the queued events.
 func TestStopSendsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &receiver{answer: func(context.Context, int) error {
@@ -225,8 +225,8 @@ func TestStopSendsWhatWaits(t *testing.T) {
 	})
 }
 
-// A stop makes one more attempt at once with what waits for a retry, even if the receiver asked for a pause. After it,
-// waits have their length.
+// A stop immediately makes one more attempt to send the event that waits for a retry, even if the receiver asked for a
+// pause. Later pauses have their full length.
 func TestStopEndsAWait(t *testing.T) {
 	for failures, want := range map[int]string{1: "1 2", 2: ""} {
 		synctest.Test(t, func(t *testing.T) {
@@ -272,7 +272,7 @@ func TestStopIsBounded(t *testing.T) {
 				if took < 2*time.Second || took > 2200*time.Millisecond || !strings.Contains(log.String(), "events were not sent before the service stopped\" events=3") || s.dropped[stopped].Load() != 3 {
 					t.Errorf("%s, %d dropped, log %s", took, s.dropped[stopped].Load(), log)
 				}
-				pass(time.Hour) // until the attempt that nothing can end has ended
+				pass(time.Hour) // lets the attempt end that nothing can interrupt
 			})
 		})
 	}

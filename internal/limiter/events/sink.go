@@ -138,7 +138,7 @@ func (s *Sink) due(now time.Time, kind Kind, key []byte, limit *descriptor.Limit
 	}
 	due.start, due.end = period(limit, micros, micros+ends.Microseconds(), s.opts.Interval)
 	until := due.end
-	if until <= micros { // by the store's clock the window is not over
+	if until <= micros { // the store's clock says the window is not over
 		until = micros + ends.Microseconds()
 	}
 	sh.add(hash, until, micros)

@@ -29,7 +29,7 @@ func newSink(opts Options) *Sink {
 	return New(opts)
 }
 
-// offer does what a decision does. It reports whether an event was due.
+// offer uses the sink as a decision does. It reports whether an event was due.
 func offer(s *Sink, now time.Time, key string) bool {
 	due, ok := s.Due(now, Denial, []byte(key), &minute, now.Truncate(time.Minute).Add(time.Minute).Sub(now))
 	if ok {
@@ -70,7 +70,7 @@ func TestOneEventWhileTheClockIsAhead(t *testing.T) {
 	}
 }
 
-// What is forgotten for lack of room may be sent again, but always with the same id.
+// A counter that is dropped for lack of space may have another event in its period, but always with the same id.
 func TestMemoryOfCountersIsBounded(t *testing.T) {
 	s := newSink(Options{PerSecond: 1 << 40, Queue: 1 << 20})
 	const counters = shardCount * maxRecent * 9 / 8
@@ -120,7 +120,7 @@ func TestCountersThatAreOverAreForgotten(t *testing.T) {
 	}
 }
 
-// What is dropped is not remembered: the next denial of this counter is tried again.
+// Dropped events are not recorded: the next denial of this counter tries again.
 func TestBoundsOfEvents(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := newSink(Options{PerSecond: 2, Queue: 3, Metrics: prom.With(registry)})
@@ -155,7 +155,7 @@ ratelimitd_events_waiting 3
 	}
 }
 
-// The period of a penalty is its own: it begins now, and another one has another id.
+// A penalty has a period that starts now, so another penalty has another id.
 func TestPeriodOfAPenalty(t *testing.T) {
 	s := newSink(Options{})
 	one, ok := s.Due(noon, Penalty, []byte("a"), &minute, 10*time.Minute)
@@ -220,7 +220,7 @@ func TestFormOfAnEvent(t *testing.T) {
 	}
 }
 
-// The id of an event is part of what receivers rely on: it must not change between versions.
+// Receivers rely on the id of an event: it must not change between versions.
 func TestIDsStayAsTheyAre(t *testing.T) {
 	s := newSink(Options{})
 	due, _ := s.Due(noon, Denial, []byte("key"), &minute, 50*time.Second)
@@ -229,7 +229,7 @@ func TestIDsStayAsTheyAre(t *testing.T) {
 	}
 }
 
-// An event shows the length of its own calendar window, such as 28 or 29 days for February.
+// An event shows the actual length of a calendar window, e.g. 28 or 29 days for February.
 func TestLengthOfACalendarWindowInEvents(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// check holds a summary to what is true of every Space-Saving sketch, given what was really counted.
+// check compares a summary with the exact counts, by the properties of every Space-Saving sketch.
 func (s *summary) check(truth map[uint64]uint64) error {
 	var hits, counted uint64
 	for _, n := range truth {
@@ -80,7 +80,7 @@ func count(t *rapid.T, s *summary) {
 	}
 }
 
-// drawn draws one of so many keys, evenly or as in life.
+// drawn draws one of the given number of keys, evenly or with a few hot ones.
 func drawn(t *rapid.T, random *rand.Rand, keys uint64) func() uint64 {
 	if rapid.Bool().Draw(t, "evenly") {
 		return func() uint64 { return random.Uint64N(keys) }
@@ -114,7 +114,7 @@ func TestHeavyKeyIsNotPushedOut(t *testing.T) {
 	t.Errorf("the key of %d of a million hits is not there", truth[7])
 }
 
-// What is added up from several summaries holds too.
+// A sum of several summaries has the same properties.
 func TestSumKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
@@ -152,7 +152,7 @@ func TestSumKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// What was found before a reset says nothing about what comes after it.
+// Bounds from before a reset do not affect the counts after it.
 func TestResetForgetsTheSmallest(t *testing.T) {
 	s := newSummary()
 	for i := range uint64(slots + 1) {

@@ -44,7 +44,7 @@ func FuzzPrintable(f *testing.F) {
 	})
 }
 
-// kept is what a tracker keeps of a key.
+// kept returns the text that a tracker keeps of a key.
 func kept(key string) (text string, cut bool) {
 	tr, r := newRule(Options{})
 	r.use(key, 1, false)

@@ -186,7 +186,7 @@ func TestMillionKeysAreBounded(t *testing.T) {
 	runtime.KeepAlive(tr)
 }
 
-// What a report says is true, whatever was counted in which lane and sub-window.
+// The bounds of a report hold for every distribution over lanes and sub-windows.
 func TestReportKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tr := New(noon, Options{})
@@ -202,7 +202,7 @@ func TestReportKeepsItsPromises(t *testing.T) {
 				n := draw()
 				key := fmt.Sprint(n)
 				r.Count(random.Uint32(), []byte(key), 1, n >= over)
-				if b := r.board.Load(); b.width.Load() < lanes { // as if decisions had met
+				if b := r.board.Load(); b.width.Load() < lanes { // simulates decisions that met in a lane
 					b.width.Store(lanes)
 				}
 				used[key]++
@@ -250,7 +250,8 @@ func TestReportKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// With every list in use, full of the longest keys, for as long as is remembered, the default takes what its flag says.
+// With every list in use and full of the longest keys for the whole time, the default needs the memory that its flag
+// documents.
 func TestMemoryAtTheBound(t *testing.T) {
 	before := heap()
 	tr := New(noon, Options{})
@@ -305,7 +306,7 @@ func TestListsRunOut(t *testing.T) {
 	for _, r := range got.Rules {
 		lists[r.Rule] = r.HitsUsed
 	}
-	// The first rule takes one list, the second one two: what it was asked, what it denied.
+	// The first rule takes one list, the second one two: one for uses, one for denials.
 	same(t, "rules with lists", map[string]uint64{"d.00": 1, "d.01": 2, Overflow: 207}, lists)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
 # HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
@@ -342,7 +343,7 @@ func TestListOfDenialsIsGivenBack(t *testing.T) {
 	}
 }
 
-// A reload keeps what was counted, of rules that are gone too, and says what is shadow now.
+// A reload keeps the counts, also of removed rules, and marks the rules that are now in shadow.
 func TestReload(t *testing.T) {
 	tr, r := newRule(Options{})
 	r.use("k", 1, true)
@@ -385,11 +386,12 @@ func TestCountDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Decisions, readers and the passing of time at once: nothing is lost or counted twice but what is said to be dropped.
+// Decisions, readers and rotations run at the same time: nothing is lost or counted twice, except uses reported as
+// dropped.
 func TestAtOnce(t *testing.T) {
 	const counters, uses = 8, 20_000
 	tr := New(noon, Options{})
-	tr.width = mostLanes // as on a machine with as many processors
+	tr.width = mostLanes // simulates a machine with as many processors
 	rules := tr.Rules([]Name{{"d", "d.a", false}, {"d", "d.b", false}})
 	stop := make(chan struct{})
 	var counting, reading sync.WaitGroup
@@ -427,7 +429,7 @@ func TestAtOnce(t *testing.T) {
 		denied += r.HitsDenied
 		dropped += r.HitsDropped
 	}
-	// What is dropped because a board was closed twice under a use is only in the metric.
+	// A use that is dropped because a board was closed twice under it is only in the metric.
 	if total := tr.dropped.Load(); used+total != counters*uses || dropped > total || denied > counters*uses/4 || denied+total < counters*uses/4 {
 		t.Errorf("%d used, %d denied, %d (%d) dropped of %d", used, denied, dropped, total, counters*uses)
 	}
@@ -464,7 +466,7 @@ func TestUseIsDroppedRatherThanWaitedFor(t *testing.T) {
 	}
 }
 
-// A decision may still hold a board that was taken from an idle rule: what it counts there would be lost.
+// A decision may still hold a board that was taken from an idle rule: its counts there would be lost.
 func TestClosedBoardIsNotCountedIn(t *testing.T) {
 	tr, r := newRule(Options{})
 	r.use("k", 1, false)
@@ -475,14 +477,14 @@ func TestClosedBoardIsNotCountedIn(t *testing.T) {
 	if b.count(0, 1, []byte("k"), 1, true) || tr.lists.Load() != 0 {
 		t.Errorf("a closed board counts; %d lists in use", tr.lists.Load())
 	}
-	r.board.Store(b) // as a decision sees it that looked before
+	r.board.Store(b) // simulates a decision that looked before
 	r.use("k", 1, false)
 	if tr.dropped.Load() != 1 {
 		t.Errorf("%d uses dropped, want 1", tr.dropped.Load())
 	}
 }
 
-// What is known of denials is known of uses too, and the other way round.
+// Bounds for denials also bound uses, and vice versa.
 func TestUsesAndDenialsAgree(t *testing.T) {
 	used := keyHits{hits: 100, floor: 7, entries: []hitBounds{{hash: 1, least: 10, most: 12, text: "a"}, {hash: 2, least: 1, most: 8, text: "b"}}}
 	denied := keyHits{hits: 50, floor: 9, entries: []hitBounds{{hash: 1, least: 11, most: 20, text: "a"}, {hash: 3, least: 5, most: 6, text: "c"}, {hash: 4, least: 8, most: 9, text: "d"}}}

@@ -126,7 +126,7 @@ func (s *sick) Add(ctx context.Context, now time.Time, sets map[string]map[strin
 	return s.Memory.Add(ctx, now, sets)
 }
 
-// What is dropped is counted, and written at the next use.
+// Dropped descriptors are counted, and written at the next use.
 func TestWhatIsDroppedIsWrittenAtTheNextUse(t *testing.T) {
 	const room = shardCount * maxQueue
 	const uses = room + 10

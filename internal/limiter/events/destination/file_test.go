@@ -30,7 +30,7 @@ func TestFile(t *testing.T) {
 	send("1")
 	send("2", "3")
 	want(path, "1\n2\n3\n")
-	if err := os.Rename(path, path+".old"); err != nil { // as logrotate does
+	if err := os.Rename(path, path+".old"); err != nil { // logrotate does the same
 		t.Fatal(err)
 	}
 	send("4")
