@@ -66,7 +66,7 @@ func treeOfPlainRules(t *testing.T) *descriptor.Tree {
 	return tree
 }
 
-// AllowPlain and Decide answer the same requests alike, and AllowPlain tells which decisions are not plain.
+// AllowPlain and Decide give the same answers, and AllowPlain tells which decisions are not plain.
 func TestPlainDecisions(t *testing.T) {
 	for name, store := range map[string]func() backend.Store{
 		"memory": func() backend.Store { return memory.New(memory.Options{}) },

@@ -343,7 +343,7 @@ func TestListOfDenialsIsGivenBack(t *testing.T) {
 	}
 }
 
-// A reload keeps the counts, also of removed rules, and marks the rules that are now in shadow.
+// A reload keeps the counts, including those of removed rules, and marks the rules that are now in shadow.
 func TestReload(t *testing.T) {
 	tr, r := newRule(Options{})
 	r.use("k", 1, true)
