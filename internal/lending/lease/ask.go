@@ -10,11 +10,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// ask calls the backend and settles its answers. A denied lease does not show whether the hits of the take itself would
-// be denied too: a second call asks for those.
+// ask calls the backend and settles its answers. A denied lease does not show whether the take's own hits would be
+// denied too, so a second call asks for those.
 func (l *Leases) ask(ctx context.Context, now time.Time, c *forwarded, r *backend.Request) error {
 	began, within, cancel := time.Now(), ctx, context.CancelFunc(func() {})
-	if !c.until.IsZero() { // it has waited before
+	if !c.until.IsZero() { // this request has waited before
 		within, cancel = l.bound(ctx, c, began)
 	}
 	err := l.send(within, &now, c, r)
@@ -44,8 +44,8 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	sent, began := *now, time.Now()
 	within := ctx
 	if c.leads {
-		// Others wait for these permits. If this caller goes away, the call continues: it must become known whether the
-		// permits were granted.
+		// Others wait for these permits. If the caller cancels, the call continues, to find out whether the permits were
+		// granted.
 		var cancel context.CancelFunc
 		within, cancel = uncancelled(ctx)
 		defer cancel()
@@ -87,8 +87,7 @@ func (l *Leases) send(ctx context.Context, now *time.Time, c *forwarded, r *back
 	return err
 }
 
-// breakOff ends acquisitions that are still open because the backend panicked, so that the takes that wait for them
-// continue.
+// breakOff ends pending acquisitions after the backend panicked, so that the takes that wait for them continue.
 func (c *forwarded) breakOff() {
 	for k := range c.takes {
 		p := &c.takes[k]
@@ -103,9 +102,8 @@ func (c *forwarded) breakOff() {
 	}
 }
 
-// late reports whether permits that were set aside for a group have ended when the answer comes, and then marks the
-// group as failed: there is no moment at which both these permits and the hits that the call took are valid. This is
-// like a timeout, and as rare.
+// late reports whether permits set aside for a group expired before the answer, and then marks the group as failed:
+// these permits and the hits that the call took were never valid at the same time. This is like a timeout, and as rare.
 func (c *forwarded) late(start, end int, now time.Time) bool {
 	late := false
 	for k := start; k < end; k++ {
@@ -118,7 +116,7 @@ func (c *forwarded) late(start, end int, now time.Time) bool {
 	return late
 }
 
-// uncancelled is ctx without its cancellation. The deadline of ctx still applies.
+// uncancelled returns ctx without its cancellation. The deadline of ctx still applies.
 func uncancelled(ctx context.Context) (context.Context, context.CancelFunc) {
 	bare := context.WithoutCancel(ctx)
 	if d, ok := ctx.Deadline(); ok {
@@ -136,7 +134,7 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, d
 			defer p.shard.mu.Unlock()
 			l.putBack(p)
 		}
-		l.counts.expired.Add(p.back) // they may have been given back
+		l.counts.expired.Add(p.back) // they may have been returned
 		return
 	}
 	if p.c != nil {
@@ -144,7 +142,7 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, d
 		defer p.shard.mu.Unlock()
 		unused := p.unused
 		switch counted := o.Allowed && !denied || !o.Allowed && t.CountDenied && t.Limit.Has(descriptor.SettingCountDenied); {
-		case p.hits < 0 && o.Used == o.Before: // dropped: the permits are still charged
+		case p.hits < 0 && o.Used == o.Before: // the refund was ignored: the permits are still charged
 			p.aside = p.back
 			l.putBack(p)
 		case p.hits < 0:
@@ -168,14 +166,14 @@ func (l *Leases) settle(p *forwardedTake, t *backend.Take, o *backend.Outcome, d
 	o.Used += int64(p.terms.gap)
 }
 
-// reply is how a call to the backend ended.
+// reply is the result of a call to the backend.
 type reply struct {
 	sent, now time.Time
-	err       error // what the takes share that wait for its answer; nil: they ask for themselves
+	err       error // error for the takes that wait for this answer; if it is nil, they ask for themselves
 }
 
-// shared is the error that waiting takes share: none if its cause is the deadline of this caller. The backend gives up
-// a moment before that deadline.
+// shared returns the error for waiting takes. It is nil if the deadline of this request is the cause: the backend gives
+// up a moment before it.
 func shared(ctx context.Context, err error) (waiting error) {
 	d, bounded := ctx.Deadline()
 	if err != nil && ctx.Err() == nil && (!bounded || time.Now().Before(d)) && !errors.Is(err, context.DeadlineExceeded) {
@@ -185,7 +183,7 @@ func shared(ctx context.Context, err error) (waiting error) {
 }
 
 // settleLease finishes an acquisition. It returns false if the take has no answer yet: then the take may use the
-// permits that are set aside for it, and another call has to ask for the rest.
+// permits that are set aside for it, and another call must ask for the rest.
 func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outcome, call reply) (answered bool) {
 	k := p.c
 	p.shard.mu.Lock()
@@ -194,15 +192,14 @@ func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outco
 	k.fetch = nil
 	defer close(f.done)
 	defer func() {
-		if k.gone { // a reset happened meanwhile: it may have cleared the counts of the permits that are left over
+		if k.gone { // a reset since then may have cleared the counts of the remaining permits
 			l.counts.expired.Add(k.drop())
 		}
 	}()
 	p.lead = false
 
 	if o.Failed {
-		// The lease may have been granted. This is unknown, so its permits are not used, and for a while no other lease is
-		// asked for.
+		// The lease may have been granted, but nobody knows. Its permits are not used, and no lease is requested for a while.
 		l.counts.failed.Add(1)
 		l.putBack(p)
 		k.waiting = call.now.Add(k.terms.tau)
@@ -211,7 +208,7 @@ func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outco
 	}
 
 	if o.Cached && !p.live {
-		// A cached denial says nothing about the old permits: they stay as they are.
+		// A cached denial tells nothing about the old permits: they stay as they are.
 		l.putBack(p)
 		p.unused = 0
 		return false
@@ -242,13 +239,13 @@ func (l *Leases) settleLease(p *forwardedTake, t *backend.Take, o *backend.Outco
 		*o = k.answer(p.hits, call.now)
 		return true
 	}
-	// This take gets the permits in the pool before any other take does, so that small takes do not starve a large one.
+	// This take uses the permits in the pool before any other take does, so that small takes do not starve a large one.
 	p.aside, p.unused, p.generation, p.until = k.pool, k.pool, k.generation, k.live
 	k.pool = 0
 	return false
 }
 
-// valid is how many permits of the old lease still count at the moment of the store's answer.
+// valid returns how many permits of the old lease still counted when the store answered.
 func (c *hotCounter) valid(p *forwardedTake, old int64, o *backend.Outcome, call reply) int64 {
 	alive := int64(0)
 	if p.live && before(call.now, c.live) {

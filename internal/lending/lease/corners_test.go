@@ -70,7 +70,7 @@ func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 	})
 }
 
-// What was set aside from a lease does not return to the next lease, which lives longer.
+// Permits set aside from a lease do not return to the next lease, which lives longer.
 func TestSetAsideFromAnOlderLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -115,7 +115,7 @@ func TestPermitsOfABucketWearOff(t *testing.T) {
 			if held > 20 {
 				worn++
 			}
-			// As long as the store takes to refill what was used and what is dormant: a little over a minute.
+			// The store refills the used and the dormant permits in this time: a little over a minute.
 			time.Sleep(100 * time.Second) //nolint:forbidigo // virtual time
 			for f.take(0, "k", l, 1).Allowed {
 			}
@@ -156,7 +156,7 @@ func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	})
 }
 
-// Denied hits that count void the rest of the window, including what is leased of it.
+// Denied hits that count void the rest of the window, including its leased permits.
 func TestDeniedHitsVoidPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -171,8 +171,8 @@ func TestDeniedHitsVoidPermits(t *testing.T) {
 	})
 }
 
-// A denied lease is not a caller's request. It does not count even where denied hits do, and the rest of the limit is
-// given out to the last permit.
+// A denied lease is not a denied request: it does not count even where denied hits do. The rest of the limit is granted
+// down to the last permit.
 func TestDeniedLeaseDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(2, &distant{})
@@ -208,7 +208,7 @@ func TestDeniedLeaseDoesNotCount(t *testing.T) {
 	})
 }
 
-// A backend that panics, which the server survives, does not leave other callers waiting for its answer.
+// If the backend panics, which the server survives, requests that wait for its answer do not hang.
 func TestBackendThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond})

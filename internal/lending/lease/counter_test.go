@@ -26,9 +26,9 @@ func hot(t *testing.T, l descriptor.Limit) *hotCounter {
 	return &hotCounter{rule: *x, limit: m.tighten(x), terms: m, remaining: -1, since: noon}
 }
 
-// What leases may do under a limit: permits live for a tenth of the window, at most half a second; all processes
-// together hold at most a twentieth of the capacity. Buckets are counted without what is refilled in that time, and
-// entries of logs stay that much longer.
+// How limits may be leased: permits live for a tenth of the window, at most half a second; all replicas together hold
+// at most a twentieth of the capacity. Buckets are counted without the refill of that time, and entries of logs stay
+// longer by that time.
 func TestTermsOf(t *testing.T) {
 	minute, second := window(1, descriptor.Minute), window(1, descriptor.Second)
 	for _, c := range []struct {
@@ -79,7 +79,7 @@ func TestTermsOf(t *testing.T) {
 	}
 }
 
-// What a bucket refills in a time is rounded up, and cannot overflow.
+// The refill of a bucket is rounded up, and cannot overflow.
 func TestRefilled(t *testing.T) {
 	minute := window(1, descriptor.Minute)
 	for _, c := range []struct {
@@ -200,8 +200,7 @@ func TestLifeOfPermitsOfAWindow(t *testing.T) {
 	}
 }
 
-// Permits of a bucket lose what the bucket refills while they are held. Those of a log are worth nothing after their
-// life.
+// Permits of a bucket lose the bucket's refill while they are held. Those of a log are worthless after their life.
 func TestLifeOfPermitsOfOthers(t *testing.T) {
 	// 20 per second
 	k := hot(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket})
@@ -258,8 +257,8 @@ func TestExpire(t *testing.T) {
 	}
 }
 
-// How many permits to ask for: what is used in half of a lease's life or until the window ends, at most a share of the
-// capacity and half of what is left.
+// The number of permits to ask for: the use in half of a lease's life or until the window ends, at most a share of the
+// capacity and half of the remaining hits.
 func TestWants(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -362,7 +361,7 @@ func TestALeaseThatWasTooSmall(t *testing.T) {
 	}
 }
 
-// A take from a lease sees the permits of this process as unused, and what a bucket holds back as used.
+// A take from a lease sees the permits of this replica as unused, and the withheld part of a bucket as used.
 func TestAnswersFromALease(t *testing.T) {
 	k := hot(t, descriptor.Limit{})
 	k.used, k.pool, k.more, k.reset = 100, 10, ms(20), ms(60_000.0005)
@@ -380,7 +379,8 @@ func TestAnswersFromALease(t *testing.T) {
 	}
 }
 
-// The store's answer says what is used and left, and how many permits are void because denied hits counted.
+// After the store's answer, the used and the remaining hits are known, and how many permits are void because denied
+// hits counted.
 func TestSawAnAnswer(t *testing.T) {
 	for _, c := range []struct{ used, pool, void, left int64 }{{100, 10, 0, 1100}, {1200, 10, 0, 0}, {1204, 10, 4, 0}, {1300, 10, 10, 0}} {
 		k := hot(t, descriptor.Limit{})

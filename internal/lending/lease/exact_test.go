@@ -16,7 +16,7 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// step is what one process does: it pauses, then makes a number of takes, from several goroutines at once.
+// step is an action of one replica: it pauses, then makes a number of takes on several goroutines.
 type step struct {
 	pause time.Duration
 	takes int
@@ -120,8 +120,8 @@ func (f *fleet) play(i int, l *descriptor.Limit, steps []step) {
 	}
 }
 
-// This is the worst case for leases. Every process takes a lease and holds it as long as it lives. Then all use their
-// permits at once, while the rest is taken from the store at the same moment.
+// This is the worst case for leases. Every replica takes a lease and holds it for its whole life. Then all use their
+// permits in the same moment in which the rest is taken from the store.
 func TestHoldThenStorm(t *testing.T) {
 	racetest.Sequential(t)
 	for name, l := range limits(t, 1200, window(1, descriptor.Second)) {

@@ -12,40 +12,41 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// A store in another region is further away than most callers wait. Leases of it (Options.Far) differ in this:
+// A store in another region takes longer than most requests wait. Leases from it (Options.Far) differ in these points:
 //
-//   - Only windows are leased. Their permits live until the window or sub-window ends. So no limit has to be tightened,
+//   - Only windows are leased. Their permits live until the window or sub-window ends, so no limit is tightened,
 //     however long a trip is.
 //   - This replica asks for permits before a request needs them: when half of a lease is used, and when a window
-//     begins. No caller's deadline ends such a question, so permits whose caller has left are there for the next one.
-//   - A request is answered from permits as a whole, with all its limits and descriptors, or the store is asked for
-//     what permits lack.
+//     starts. These questions continue when a request times out, so the permits are there for the next one.
+//   - A request is answered from permits as a whole, with all its limits and descriptors. Otherwise the store is asked
+//     for the missing permits.
 //   - The leases of all replicas hold up to a quarter of a limit, or the hits of one request each.
 //
-// The proof of the package comment holds: a permit is charged before it is used, and used only in the window it was
-// charged to.
+// The proof in the package comment still holds: a permit is charged before it is used, and used only in the window it
+// was charged to.
 
 // Far is a store in another region.
 type Far struct {
-	// Store answers questions for permits, and Peek. Options.Store answers all else: it may have a denial cache.
+	// Store answers questions for permits, and Peek. Options.Store, which may have a denial cache, answers everything
+	// else.
 	Store backend.Store
 
-	// bounds questions that no request causes, or that are about denied counters
+	// limits questions that no request causes, or that are about denied counters
 	MayAsk func(now time.Time) bool
-	Denied func(*backend.Take, *backend.Outcome) // gets the denials
-	Waited func(attempts int, answered bool)     // counts requests that have waited for permits
+	Denied func(*backend.Take, *backend.Outcome) // receives the denials
+	Waited func(attempts int, answered bool)     // counts requests that waited for permits
 }
 
 const (
 	// all leases of a far counter hold at most 1/farShare of its limit, or one request's hits each
 	farShare   = 4
-	farTau     = 3 * time.Second        // the longest tau: a lease covers half of it, which is longer than a trip
-	farNearest = 500 * time.Millisecond // the shortest tau: the window has ten times this
-	farLasting = time.Second            // see lasting
-	// bytes of a descriptor: a longer one gets no permits, because each counter keeps a copy
+	farTau     = 3 * time.Second        // longest tau: a lease covers half of it, which is longer than a trip
+	farNearest = 500 * time.Millisecond // shortest tau: the window is ten times as long
+	farLasting = time.Second            // replaces lasting
+	// longest descriptor, in bytes, of a counter with permits: each counter keeps a copy
 	farTexts   = 1024
-	farPause   = time.Second          // until the next question, after one that failed or brought permits that are over
-	edgeMargin = 2 * time.Millisecond // after a window's end, so that the question arrives in the next one
+	farPause   = time.Second          // pause after a question that failed or returned expired permits
+	edgeMargin = 2 * time.Millisecond // delay of questions at a window's end, so that they arrive in the next window
 )
 
 // farTerms returns the terms of a limit that another region counts.
@@ -61,8 +62,8 @@ func farTerms(t *backend.Take) terms {
 	return m
 }
 
-// farIdle returns how long a far counter without takes is kept: long, because the first requests for a forgotten
-// counter wait for a trip; shorter if more than half of the places are taken, so that other counters find one.
+// farIdle returns how long a far counter without takes is kept. It is long, because the first requests for a forgotten
+// counter wait for a trip. When more than half of MaxLeases are in use, it is shorter, to make room for other counters.
 func (l *Leases) farIdle(k *hotCounter) time.Duration {
 	if 2*l.Len() > l.opts.MaxLeases {
 		return idleLives * k.terms.tau
@@ -70,7 +71,7 @@ func (l *Leases) farIdle(k *hotCounter) time.Duration {
 	return min(max(k.limit.Window.Length(), idleLives*time.Second), 10*time.Minute)
 }
 
-// startFar answers a request from permits, or forwards it. It waits for permits that are on their way.
+// startFar answers a request from permits, or forwards it. It waits for pending permits.
 func (l *Leases) startFar(
 	ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request, done func(error),
 ) (settled bool, err error) {
@@ -85,8 +86,7 @@ func (l *Leases) startFar(
 	return false, nil
 }
 
-// takeFar answers a request from permits that are on their way, if there are any, or asks the store for what permits
-// lack.
+// takeFar answers a request from pending permits, if there are any, or asks the store for the missing permits.
 func (l *Leases) takeFar(ctx context.Context, now time.Time, r *backend.Request, coming *fetch) error {
 	if coming == nil {
 		return l.take(ctx, now, r)
@@ -108,14 +108,13 @@ func (l *Leases) takeFar(ctx context.Context, now time.Time, r *backend.Request,
 	return l.take(ctx, now, r)
 }
 
-// holds reports whether permits of a request's counters are held: a request that is forwarded asks for so many fewer
-// hits.
+// holds reports whether this replica has permits of the request's counters: the forwarded request then asks for that
+// many fewer hits.
 func (l *Leases) holds(now time.Time, r *backend.Request) bool {
 	return slices.ContainsFunc(r.Takes, func(t backend.Take) bool { return t.Limit.Lease && l.unused(&t, now) > 0 })
 }
 
-// useAll answers all takes of a request from permits, or none. If permits are on their way that may be enough, it
-// returns their fetch.
+// useAll answers all takes of a request from permits, or none. If pending permits may suffice, it returns their fetch.
 func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool, coming *fetch) {
 	if len(r.Takes) == 1 {
 		return l.useFar(nil, &r.Takes[0], &r.Outcomes[0], now, asks)
@@ -128,7 +127,8 @@ func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool
 		if !used {
 			enough, coming = false, fetch
 		}
-		if !used && fetch == nil { // denied, or the store is in trouble: the store, or the denial cache before it, answers
+		// denied, or the store is in trouble: let the store, or the denial cache in front of it, answer
+		if !used && fetch == nil {
 			break
 		}
 	}
@@ -140,8 +140,8 @@ func (l *Leases) useAll(now time.Time, r *backend.Request, asks bool) (used bool
 	return enough, coming
 }
 
-// useFar answers a take from permits, and notes that in c if there is one. If there are too few, it may ask for more,
-// and returns the fetch that its request should wait for.
+// useFar answers a take from permits, and records that in c unless it is nil. If there are too few, it may ask for
+// more, and returns the fetch that the request should wait for.
 func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now time.Time,
 	asks bool) (used bool, coming *fetch) {
 	if !t.Limit.Lease || t.Hits <= 0 || t.Settled || t.Guards || t.Origin == nil {
@@ -154,7 +154,7 @@ func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now t
 	if k == nil {
 		return false, nil
 	}
-	k.touched, k.hits, k.from = now, t.Hits, t.Rule // a rule from before a reload would keep the whole old tree in memory
+	k.touched, k.hits, k.from = now, t.Hits, t.Rule // an old rule would keep the whole tree of an earlier reload in memory
 	if used = l.use(k, t, o, now); used {
 		if c != nil {
 			c.takes = append(c.takes, forwardedTake{shard: sh, c: k, aside: t.Hits, generation: k.generation})
@@ -167,13 +167,13 @@ func (l *Leases) useFar(c *forwarded, t *backend.Take, o *backend.Outcome, now t
 	if asks {
 		coming = l.ahead(sh, k, t.Hits-k.alive(now), now)
 	}
-	if k.denied { // it stays denied until the answer
+	if k.denied { // it stays denied until the answer arrives
 		return false, nil
 	}
 	return false, coming
 }
 
-// unuse gives permits back to the lease that they are from: another limit of their request had too few.
+// unuse returns permits to their lease, because another limit of the request had too few.
 func (l *Leases) unuse(p *forwardedTake) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
@@ -183,7 +183,8 @@ func (l *Leases) unuse(p *forwardedTake) {
 	l.putBack(p)
 }
 
-// farCounter returns the counter of a take, if it is hot and under the same limit; else nil. The shard is locked.
+// farCounter returns the hot counter of a take, or nil if the counter is not hot or is leased under another limit. The
+// shard must be locked.
 func (l *Leases) farCounter(sh *shard, hash uint64, t *backend.Take, now time.Time) *hotCounter {
 	if k := sh.counters[string(t.Key)]; k != nil {
 		if k.of(t.Limit) {
@@ -204,7 +205,7 @@ func (l *Leases) farCounter(sh *shard, hash uint64, t *backend.Take, now time.Ti
 	return k
 }
 
-// textsOf is how many bytes the texts of a descriptor have.
+// textsOf returns the total length of a descriptor's texts, in bytes.
 func textsOf(o *backend.Origin) (n int) {
 	for i := range o.Entries {
 		n += len(o.Entries[i].Key) + len(o.Entries[i].Value)
@@ -213,7 +214,7 @@ func textsOf(o *backend.Origin) (n int) {
 }
 
 // ahead asks the store for permits, at least for the hits that a request lacks, and returns the fetch. It returns nil
-// if the store was asked a moment ago and had none, or must not be asked now. The shard is locked.
+// if the store had none a moment ago, or must not be asked now. The shard must be locked.
 func (l *Leases) ahead(sh *shard, k *hotCounter, lacks int64, now time.Time) *fetch {
 	switch {
 	case k.fetch != nil:
@@ -251,10 +252,10 @@ func (l *Leases) askFar(sh *shard, k *hotCounter, rule *descriptor.Rule, size in
 	l.learn(sh, k, size, o, sent, sent.Add(time.Since(began)))
 }
 
-// learn takes in the answer to a question for permits. The shard is locked.
+// learn applies the answer to a question for permits. The shard must be locked.
 func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
 	switch {
-	case k.gone: // what it brings may have been cleared
+	case k.gone: // the granted permits may have been cleared
 		if o.Allowed {
 			l.counts.leased.Add(size)
 			l.counts.expired.Add(size)
@@ -267,7 +268,7 @@ func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome,
 		l.counts.denied.Add(1)
 		l.counts.expired.Add(k.saw(o, sent))
 		if k.remaining >= k.hits && size > k.hits {
-			l.ahead(sh, k, k.hits, now) // for fewer
+			l.ahead(sh, k, k.hits, now) // ask for fewer
 			break
 		}
 		k.denied, k.waiting = true, sent.Add(max(o.RetryAfter, edgeMargin))
@@ -281,7 +282,7 @@ func (l *Leases) learn(sh *shard, k *hotCounter, size int64, o *backend.Outcome,
 	}
 }
 
-// receive makes permits that the store has granted a part of the lease. The shard is locked.
+// receive adds granted permits to the lease. The shard must be locked.
 func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, now time.Time) {
 	l.counts.expired.Add(k.saw(o, sent))
 	old, end := k.pool, k.end
@@ -291,7 +292,7 @@ func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, no
 		old = 0
 	}
 	generation := k.generation
-	if k.hold(old+size, sent); same { // permits that are set aside are still good
+	if k.hold(old+size, sent); same { // permits that are set aside are still valid
 		k.generation = generation
 	}
 	k.end = sent.Add(shortened(k.boundary.Sub(sent)))
@@ -302,13 +303,13 @@ func (l *Leases) receive(k *hotCounter, size int64, o *backend.Outcome, sent, no
 	k.denied = k.denied && 2*k.remaining < k.capacity()
 	if unlike := o.Limit != nil && o.Limit.Algorithm != k.limit.Algorithm; unlike || !before(now, k.end) {
 		l.counts.expired.Add(k.drop())
-		if unlike || k.boundary.Sub(sent) <= 0 { // what the home counts by has no windows, or nothing is counted now
+		if unlike || k.boundary.Sub(sent) <= 0 { // the home's algorithm has no windows, or counts nothing now
 			k.boundary, k.waiting = time.Time{}, now.Add(farPause)
 		}
 	}
 }
 
-// windowEnds asks for permits of the next window, if the counter was in use.
+// windowEnds asks for permits of the next window, if the counter is in use.
 func (l *Leases) windowEnds(sh *shard, k *hotCounter) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -320,13 +321,14 @@ func (l *Leases) windowEnds(sh *shard, k *hotCounter) {
 	l.counts.expired.Add(k.expire(now))
 	switch {
 	case now.Sub(k.touched) >= l.farIdle(k):
-	case !k.denied && !l.opts.Far.MayAsk(now): // many windows end at once; for denied counters, ahead asks whether it may
+	// many windows end at the same time; ahead checks MayAsk for denied counters
+	case !k.denied && !l.opts.Far.MayAsk(now):
 	default:
 		l.ahead(sh, k, 0, now)
 	}
 }
 
-// Leased reports whether permits of a counter are asked for.
+// Leased reports whether this replica leases permits of a counter.
 func (l *Leases) Leased(key []byte) bool {
 	sh, _ := l.shard(key)
 	sh.mu.Lock()
@@ -334,5 +336,5 @@ func (l *Leases) Leased(key []byte) bool {
 	return sh.counters[string(key)] != nil
 }
 
-// Local is the number of takes that were answered from permits.
+// Local returns the number of takes that were answered from permits.
 func (l *Leases) Local() int64 { return l.counts.local.Load() }

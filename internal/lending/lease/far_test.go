@@ -115,7 +115,7 @@ func TestFarCountersAreSmall(t *testing.T) {
 	})
 }
 
-// When many windows end at once, only so many counters are asked for before a request needs them.
+// When many windows end at the same time, the replica asks for only a few counters before a request needs them.
 func TestFarWindowsEndAtOnce(t *testing.T) {
 	for _, mayAsk := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestFarWindowsEndAtOnce(t *testing.T) {
 	}
 }
 
-// Requests of two limits that compete for the last permits lose none: what the store has counted has passed, or is
-// held.
+// Requests of two limits that compete for the last permits lose none: all hits that the store has counted have passed
+// or are held as permits.
 func TestFarPermitsOfTwoLimits(t *testing.T) {
 	d := newOverseas(t, 8)
 	limits := map[string]*descriptor.Limit{"a": perWindow(t, 1<<30, descriptor.Year), "b": perWindow(t, 2000, descriptor.Year)}
@@ -165,8 +165,8 @@ func TestFarPermitsOfTwoLimits(t *testing.T) {
 	}
 }
 
-// BenchmarkFar shows what a take from permits of another region costs, in turns with one from permits of a near store:
-// as a ratio of the fastest turns, in which neither asks for permits.
+// BenchmarkFar compares takes from permits of another region with takes from permits of a near store, in turns. The
+// result is the ratio of the fastest turns, in which neither asks for permits.
 func BenchmarkFar(b *testing.B) {
 	d, limit := newOverseas(b, 8), perWindow(b, 1<<31, descriptor.Year)
 	stores := [2]*Leases{New(Options{Store: d.store}), d.Leases}

@@ -17,14 +17,15 @@ import (
 
 // distant is a store that many processes share. It has its own clock and a delay in each direction.
 type distant struct {
-	now         func() time.Time // the processes' clock; nil: time.Now, which is virtual
-	order       sync.Mutex       // with another clock: keeps its readings in the order of the counting
+	now         func() time.Time // the replicas' clock; default time.Now, which is virtual
+	order       sync.Mutex       // orders the readings of another clock like the counting
 	store       backend.Store
 	there, back time.Duration
-	skew        time.Duration // of the store's clock
+	skew        time.Duration // offset of the store's clock
 	drift       float64       // how much faster the store's clock runs
 
-	fail func() (before, after bool) // nil: never. A call that fails after the store carried it out is ambiguous
+	// nil if no call fails; a call that fails after the store has carried it out is ambiguous
+	fail func() (before, after bool)
 
 	start time.Time
 	trips atomic.Int64
@@ -102,11 +103,11 @@ type fleet struct {
 }
 
 type admission struct {
-	at    time.Time // on the store's clock
+	at    time.Time // time on the store's clock
 	hits  int64
 	maybe bool // counted in the store, but the answer was lost
 
-	// astride: a lease answered while one window ended and the next began. Either may have admitted the take.
+	// astride: a lease answered while one window ended and the next started. Either may have admitted the take.
 	astride bool
 }
 
@@ -127,8 +128,8 @@ func (f *fleet) crash(i int) {
 	f.replicas[i] = New(f.replicas[i].opts)
 }
 
-// take makes a take in one of the processes. A take that called the store took effect when the store answered; any
-// other, when it was answered.
+// take makes a take on one of the replicas. If the take called the store, it took effect when the store answered,
+// otherwise when it was answered.
 func (f *fleet) take(i int, key string, l *descriptor.Limit, hits int64) backend.Outcome {
 	f.asked.Add(1)
 	var a admission

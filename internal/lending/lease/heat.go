@@ -8,20 +8,20 @@ import (
 
 const (
 	shardCount = 64
-	heatSlots  = 128 // per shard
-	hotTakes   = 4   // within the life of a lease: with fewer takes, a lease hardly saves a trip
+	heatSlots  = 128 // slots of a shard
+	hotTakes   = 4   // takes within the life of a lease that make a counter hot: with fewer, a lease hardly saves a trip
 )
 
-// heat counts the takes of one counter that has no lease, for the length of a lease's life. Many counters share a slot,
-// and the first take that finds it free gets it for its counter. So cold counters cost nothing, however many there are.
-// A hot counter is found soon, because its takes come first more often than others.
+// heat counts the takes of a counter without a lease, for the length of a lease's life. Many counters share a slot: the
+// first take that finds it free claims it for its counter. So any number of cold counters costs nothing. A hot counter
+// is found soon, because it has more takes that can come first.
 type heat struct {
-	tag   uint32 // of the counter
+	tag   uint32 // part of the counter's hash
 	takes uint32
-	until int64 // in microseconds
+	until int64 // end of the count, in microseconds since 1970
 }
 
-// hotness says how many takes within the life of a lease make a counter hot, and how long that life may be.
+// hotness defines a hot counter: the number of takes within the life of a lease, and a bound of that life.
 type hotness struct {
 	takes   uint32
 	longest time.Duration
@@ -29,10 +29,10 @@ type hotness struct {
 
 var (
 	nearHot = hotness{hotTakes, longest}
-	farHot  = hotness{2, time.Minute} // a lease saves its callers an answer that comes too late
+	farHot  = hotness{2, time.Minute} // one lease already saves requests from an answer that comes too late
 )
 
-// warm counts a take of a counter that has no lease. It reports whether the counter is hot now.
+// warm counts a take of a counter without a lease, and reports whether the counter is now hot.
 func (sh *shard) warm(hash uint64, within time.Duration, hot hotness, now time.Time) bool {
 	h := &sh.heat[hash/shardCount%heatSlots]
 	tag, at := uint32(hash>>32), now.UnixMicro()
@@ -46,8 +46,8 @@ func (sh *shard) warm(hash uint64, within time.Duration, hot hotness, now time.T
 	return h.takes >= hot.takes
 }
 
-// counter returns what is known about the counter of a take, if it is hot and under the same limit; else nil. The shard
-// is locked.
+// counter returns the hot counter of a take, or nil if the counter is not hot or is leased under another limit. The
+// shard must be locked.
 func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now time.Time) *hotCounter {
 	if c := sh.counters[string(t.Key)]; c != nil {
 		if !c.of(t.Limit) {
@@ -74,10 +74,10 @@ func (l *Leases) counter(sh *shard, hash uint64, t *backend.Take, m *terms, now 
 	return c
 }
 
-// forget removes a counter. The shard is locked.
+// forget removes a counter. The shard must be locked.
 func (l *Leases) forget(sh *shard, key string, c *hotCounter) {
 	c.gone = true
-	if c.edge != nil { // else it would keep the counter in memory until the window ends
+	if c.edge != nil { // or it would keep the counter in memory until the window ends
 		c.edge.Stop()
 		c.edge = nil
 	}

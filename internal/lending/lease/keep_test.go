@@ -96,7 +96,7 @@ func TestRefundsOfManyCounters(t *testing.T) {
 	}
 }
 
-// A peek counts unused permits of this process as unused, and what is held back of buckets as used.
+// A peek counts unused permits of this replica as unused, and the withheld part of a bucket as used.
 func TestPeekCountsPermitsAsUnused(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -148,7 +148,8 @@ func TestPeekCountsPermitsAsUnused(t *testing.T) {
 	}
 }
 
-// A request of one take is answered at once if the lease of its counter has enough. Nothing has changed otherwise.
+// A request with one take is answered immediately if the lease of its counter has enough permits. Otherwise nothing has
+// changed.
 func TestAnswersAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -244,7 +245,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// registry counts what is registered.
+// registry counts the registered families.
 type registry struct{ families int }
 
 func (r *registry) Register(families ...metric.Family) { r.families += len(families) }
@@ -290,7 +291,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The end of our own time is not shown as the end of the caller's.
+// The end of bound's time is not reported as the end of the caller's time.
 func TestWhoseTimeIsOver(t *testing.T) {
 	l := New(Options{Timeout: time.Second})
 	began := time.Now()
@@ -320,7 +321,7 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		call *forwarded
-		ctx  context.Context //nolint:containedctx // of one case
+		ctx  context.Context //nolint:containedctx // context of the case
 		err  error
 		ours bool
 	}{

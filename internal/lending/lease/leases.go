@@ -13,30 +13,30 @@ import (
 // Options are the settings of Leases.
 type Options struct {
 	Store backend.Store // required
-	// replicas that lease from the same counters, until SetReplicas; too few waste permits, but never admit more. Default
-	// 1
+	// number of replicas that lease from the same counters, until SetReplicas. Too low a number wastes permits, but never
+	// exceeds a limit. Default 1
 	Replicas int
 
-	// Timeout is the maximum time that the backend takes to answer. A take that has to wait twice, for an acquisition of
-	// another take and then for its own answer, still ends within it. Default: only the caller's deadline bounds it.
+	// Timeout is the longest time that the backend takes to answer. A take that waits for another take's acquisition and
+	// then for its own answer still ends within it. By default, only the deadline of the request applies.
 	Timeout time.Duration
 
-	Far *Far // the store is in another region: far.go. Timeout is required then. Nil: it is near
+	Far *Far // set if the store is in another region, see far.go; requires Timeout
 
-	// maximum number of counters that are leased from at once; others are counted in the backend. Default 10,000
+	// maximum number of leased counters; the backend counts the others. Default 10,000
 	MaxLeases int
 
-	// ReturnWithin bounds the delay of a refund: after this time, the backend has carried the refund out, or never will.
-	// Permits are given back only if that is right even at the end of this time. Default 1 min.
+	// ReturnWithin bounds the delay of a refund: later, the backend no longer carries it out. Permits are returned only if
+	// that is right even at the end of this time. Default 1 min.
 	ReturnWithin time.Duration
 
 	SweepInterval time.Duration // how often Run looks for unused leases; default 250 ms
-	StopTimeout   time.Duration // for giving back all permits when Run ends; default 1 s
+	StopTimeout   time.Duration // longest time to return all permits when Run ends; default 1 s
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 }
 
-// Leases answers takes from permits that it took from the backend earlier, and forwards the other takes to the backend.
+// Leases answers takes from permits acquired earlier, and forwards the other takes to the backend.
 type Leases struct {
 	opts   Options
 	seed   maphash.Seed
@@ -48,19 +48,19 @@ type Leases struct {
 
 	asking sync.WaitGroup // questions for permits of far counters
 
-	closed atomic.Bool // Run has ended: nothing is leased any more
+	closed atomic.Bool // set when Run has ended: nothing is leased any more
 	calls  sync.Pool   // *forwarded
 	counts counts
 }
 
 type shard struct {
 	mu sync.Mutex
-	// by the counter's key; all rules of a counter have `lease` or none has it, and their limits may differ
+	// by the counter's key; `lease` is the same in all rules of a counter, but their limits may differ
 	counters map[string]*hotCounter
 	heat     [heatSlots]heat
 }
 
-// New returns Leases that hold nothing yet. Run gives back unused permits.
+// New returns Leases that hold nothing yet. Run returns unused permits.
 func New(opts Options) *Leases {
 	if opts.MaxLeases <= 0 {
 		opts.MaxLeases = 10_000
@@ -84,7 +84,7 @@ func New(opts Options) *Leases {
 	return l
 }
 
-// SetReplicas sets how many replicas lease from the same counters. Leases that are already held stay as they are.
+// SetReplicas sets the number of replicas that lease from the same counters. It does not change existing leases.
 func (l *Leases) SetReplicas(n int) { l.replicas.Store(int64(max(n, 1))) }
 
 func (l *Leases) shard(key []byte) (*shard, uint64) {
@@ -92,5 +92,5 @@ func (l *Leases) shard(key []byte) (*shard, uint64) {
 	return &l.shards[hash%shardCount], hash
 }
 
-// Len is the number of counters that are leased from, or were a moment ago.
+// Len returns the number of counters with a lease, or with one a moment ago.
 func (l *Leases) Len() int { return int(l.held.Load()) }

@@ -6,12 +6,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// counts are totals since the start. Every leased permit is used, returned or expired in the end. Until then it is
-// held, or set aside for a take that is on its way.
+// counts are totals since the start. Every leased permit finally counts as used, returned or expired. Until then it is
+// in the pool, or set aside for a pending take.
 type counts struct {
 	leased, used, returned, expired atomic.Int64
 
-	local                   atomic.Int64 // takes that were answered without the backend
+	local                   atomic.Int64 // takes answered without the backend
 	granted, denied, failed atomic.Int64 // acquisitions
 }
 

@@ -9,11 +9,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Peek asks the backend how much is used. It reports unused permits of this replica as unused, because callers of this
-// replica can still use them.
+// Peek asks the backend for the used hits. It reports unused permits of this replica as unused, because requests to
+// this replica can still use them.
 func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	store := l.opts.Store
-	if l.opts.Far != nil { // the denial cache before it may know less
+	if l.opts.Far != nil { // the denial cache in front may be out of date
 		store = l.opts.Far.Store
 	}
 	if !concerns(r) {
@@ -47,7 +47,7 @@ func (l *Leases) Peek(ctx context.Context, now time.Time, r *backend.Request) er
 	return err
 }
 
-// unused is how many permits of a take's counter this replica holds.
+// unused returns how many permits of a take's counter this replica holds.
 func (l *Leases) unused(t *backend.Take, now time.Time) int64 {
 	sh, _ := l.shard(t.Key)
 	sh.mu.Lock()

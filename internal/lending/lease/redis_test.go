@@ -134,7 +134,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	}
 	wg.Wait()
 
-	within := make(map[int64]int) // admitted by takes that began and ended in the same window
+	within := make(map[int64]int) // admitted by takes that started and ended in the same window
 	for _, s := range admitted {
 		if s.from.Unix() == s.to.Unix() {
 			within[s.from.Unix()]++
@@ -152,7 +152,7 @@ func TestWindowsOfRedisClock(t *testing.T) {
 	complete := 0
 	for second := began.Unix() + 1; second < time.Now().Unix(); second++ {
 		if !denied[second] {
-			continue // on a busy machine no take may have got this far
+			continue // a busy machine may not have used up this window
 		}
 		complete++
 		if n := within[second]; n < int(l.Requests)*(share-1)/share-2*len(replicas) {

@@ -6,11 +6,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters in the backend, and then drops all permits of these counters: those that were taken before
-// would pass uncounted after it. An acquisition under way may have been counted before the reset or after it. So its
-// permits are dropped too, except those for its own take.
+// Reset clears counters in the backend, and then drops all permits of these counters: permits acquired before the reset
+// would pass uncounted after it. A pending acquisition may be counted before or after the reset, so its permits are
+// dropped too, except those for its own take.
 func (l *Leases) Reset(ctx context.Context, counters []backend.Counter) error {
-	defer l.void(counters) // also if it failed: it may have been carried out
+	defer l.void(counters) // even after an error: the backend may have cleared the counters
 	return l.opts.Store.Reset(ctx, counters)
 }
 
@@ -20,8 +20,8 @@ func (l *Leases) void(counters []backend.Counter) {
 	}
 }
 
-// Void drops the permits of a counter that another replica has cleared. Permits that calls in flight bring back are
-// lost.
+// Void drops the permits of a counter that another replica has cleared. Permits that pending calls return are dropped
+// too.
 func (l *Leases) Void(key []byte) {
 	sh, _ := l.shard(key)
 	sh.mu.Lock()

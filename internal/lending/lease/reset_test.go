@@ -44,7 +44,7 @@ func TestVoidVoidsPermits(t *testing.T) {
 	})
 }
 
-// voidsPermits checks what a reset of one of two counters leaves.
+// voidsPermits checks the permits that remain after a reset of one of two counters.
 func voidsPermits(t *testing.T, reset func(*testing.T, *Leases, string, *descriptor.Limit)) {
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Minute)})
 	synctest.Test(t, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestResetVoidsPermitsTakenMeanwhile(t *testing.T) {
 	})
 }
 
-// Takes that begin after a reset are admitted once up to the limit and no further, at whatever moment the reset comes.
-// No older permit is used, not even one that was on its way.
+// After a reset at any moment, takes that start later are admitted once up to the limit. No older permit is used, not
+// even a pending one.
 func TestResetAtAnyMoment(t *testing.T) {
 	const limit = 400
 	l := leased(t, descriptor.Limit{Requests: limit, Window: window(1, descriptor.Hour)})
@@ -113,7 +113,7 @@ func TestResetAtAnyMoment(t *testing.T) {
 			f := newFleet(1, &distant{there: 3 * time.Millisecond, back: 5 * time.Millisecond})
 			var wg sync.WaitGroup
 			var cleared atomic.Bool
-			var admitted atomic.Int64 // of takes that began after the reset
+			var admitted atomic.Int64 // takes that started after the reset
 			take := func() {
 				after := cleared.Load()
 				r := backend.Request{Takes: []backend.Take{{Key: []byte("k"), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}

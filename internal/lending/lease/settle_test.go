@@ -41,8 +41,8 @@ func (c *counts) counted(t *testing.T, what string, leased, used, returned, expi
 	}
 }
 
-// What becomes of permits that were set aside for a take, when the store has answered about the rest, and what the
-// caller sees: unused permits of this process count as unused.
+// The store's answer moves permits that were set aside for a take. Clients see unused permits of this replica as
+// unused.
 func TestTheStoreAnswersATake(t *testing.T) {
 	for _, c := range []struct {
 		name                    string
@@ -51,7 +51,7 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		denied                  bool // the group
 		countDenied, counts     bool // the request says so; the rule says so
 		before, after           int64
-		pool                    int64 // of 10, less what is set aside
+		pool                    int64 // permits in the pool: 10, less those set aside
 		used, returned, expired int64
 		rate                    int64 // hits that count for the rate of use
 	}{
@@ -107,12 +107,12 @@ func TestTheStoreAnswersATake(t *testing.T) {
 	all.counts.counted(t, "a take without a lease", 0, 0, 0, 0)
 }
 
-// tardy is a caller whose time is over, but whose timer has not fired.
+// tardy is the context of a caller whose deadline has passed, but whose timer has not fired.
 type tardy struct{ context.Context }
 
 func (tardy) Deadline() (time.Time, bool) { return time.Now().Add(-time.Second), true }
 
-// What becomes of a lease, the old permits and the take that asked, when the store has answered.
+// How the store's answer changes a lease, the old permits and the take that asked.
 func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -121,9 +121,9 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	lost := errors.New("lost")
 	for _, c := range []struct {
 		name                  string
-		ctx                   context.Context //nolint:containedctx // of one case
+		ctx                   context.Context //nolint:containedctx // context of the case
 		live                  bool            // 10 permits could still be used
-		others                int64           // permits that other calls brought back meanwhile
+		others                int64           // permits that other calls returned since
 		hits, ask             int64
 		o                     backend.Outcome
 		err                   error
@@ -208,7 +208,7 @@ func TestWhatATakeAsksFor(t *testing.T) {
 		ms          float64
 		change      func(*Leases, *hotCounter)
 		lead        bool
-		ask         int64 // of the store
+		ask         int64 // hits asked of the store
 		aside, pool int64
 		unused      int64
 	}{
@@ -325,8 +325,8 @@ func TestPermitsReturnToTheirLease(t *testing.T) {
 	}
 }
 
-// When a call ends before the store was asked, what was set aside and what was to be given back returns to the lease.
-// All takes have failed.
+// When a call ends before the store was asked, permits that were set aside or about to be returned go back to the
+// lease. All takes have failed.
 func TestACallThatAsksNothing(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 5)
 	take := backend.Take{Key: []byte("k"), Limit: &k.rule, Hits: 1}

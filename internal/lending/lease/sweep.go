@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Run gives back unused permits until ctx ends. Then it gives back all that can be given back, and returns nil. After
-// that, all takes go to the backend.
+// Run returns unused permits until ctx ends. Then it returns all permits that can be returned. After that, all takes go
+// to the backend.
 func (l *Leases) Run(ctx context.Context) error {
 	tick := time.NewTicker(l.opts.SweepInterval)
 	defer tick.Stop()
@@ -25,22 +25,22 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// Sweep gives back the permits of leases that were not used for the length of a lease's life, where that is right. It
-// forgets counters that are no longer hot.
+// Sweep returns the permits of leases that were not used for a lease's life, where that is right. It forgets counters
+// that are no longer hot.
 func (l *Leases) Sweep(ctx context.Context, now time.Time) { l.sweep(ctx, now, false) }
 
-// Close gives back all permits where that is right, and drops the others. After it, nothing is leased any more.
+// Close returns all permits where that is right, and drops the others. After it, nothing is leased.
 func (l *Leases) Close(ctx context.Context, now time.Time) {
 	l.closed.Store(true)
 	l.sweep(ctx, now, true)
-	if l.opts.Far != nil { // permits that were on their way
+	if l.opts.Far != nil { // permits that have arrived since
 		l.asking.Wait()
 		l.sweep(ctx, now, true)
 	}
 }
 
 const (
-	idleLives = 10  // a counter is forgotten when it was not used for this many lives of a lease
+	idleLives = 10  // lives of a lease without a take after which a counter is forgotten
 	batch     = 128 // refunds in one call
 )
 
@@ -80,7 +80,7 @@ func (l *Leases) sweep(ctx context.Context, now time.Time, all bool) {
 	l.giveBack(ctx, now, &r)
 }
 
-// giveBack sends refunds. A refund that fails may have been carried out or not: both are safe.
+// giveBack sends refunds. A refund that fails may or may not have been carried out: both are safe.
 func (l *Leases) giveBack(ctx context.Context, now time.Time, r *backend.Request) {
 	if len(r.Takes) == 0 {
 		return

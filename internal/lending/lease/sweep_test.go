@@ -19,8 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// Unused permits are returned while their window lasts, and all of them when the process ends. A bucket gets back only
-// what it has not refilled on its own.
+// Unused permits are returned while their window lasts, and all of them when the replica stops. A bucket gets back only
+// the part that it has not refilled since.
 func TestRunGivesBack(t *testing.T) {
 	hour := window(1, descriptor.Hour)
 	for name, l := range map[string]*descriptor.Limit{
@@ -70,8 +70,8 @@ func TestRunGivesBack(t *testing.T) {
 	}
 }
 
-// A refund that the store carries out in the next window would remove other callers' hits. Near the end of a window
-// nothing is given back.
+// A refund that the store carries out in the next window would remove hits of others. Near the end of a window nothing
+// is returned.
 func TestNothingIsGivenBackLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})

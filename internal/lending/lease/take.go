@@ -12,43 +12,43 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// forwarded holds the takes of one request that go to the backend. It is reused.
+// forwarded collects the takes of one request that go to the backend. It is reused.
 type forwarded struct {
 	request backend.SubRequest
 	retry   backend.SubRequest // takes that still have no answer after the call
 	takes   []forwardedTake    // one for each take of request
 	// one of the takes is an acquisition: others wait for it, so this call must not wait for others
 	leads bool
-	err   error // of an acquisition that a take waited for
+	err   error // error of an acquisition that a take waited for
 
-	// When a call that waits more than once has to end: two timeouts of the backend would be twice the time that the
+	// until is the end of a call that waits more than once. Two timeouts of the backend would be twice the time that the
 	// caller was promised.
 	until time.Time
 }
 
-// forwardedTake is one take that goes to the backend, and what this replica knows about its counter.
+// forwardedTake is a take that goes to the backend, with the state of its counter here.
 type forwardedTake struct {
-	hits int64 // of the original take
+	hits int64 // hits of the original take
 
 	shard *shard
-	c     *hotCounter // nil: the counter has no lease
+	c     *hotCounter // nil if the counter has no lease
 	terms terms
 
 	lead bool // the take acquires a lease: it asks for more than its own hits, and other takes wait for it
 
-	// Permits of the lease that are set aside for this take: the backend is asked for that many fewer.
+	// Permits of the lease set aside for this take: the backend is asked for that many fewer.
 	aside      int64
-	back       int64 // a refund: permits that it gives back too
+	back       int64 // permits that a refund returns in addition
 	generation uint64
-	until      time.Time // they may be used before this time
-	live       bool      // an acquisition: the lease could still be used when the acquisition was sent
-	unused     int64     // permits in the lease before: the backend counts them as used, but callers see them as unused
+	until      time.Time // end of the permits' life
+	live       bool      // the lease was still usable when this acquisition was sent
+	unused     int64     // permits in the lease before: the backend counts them as used, clients see them as unused
 
 	limit descriptor.Limit // tightened
 }
 
-// take answers what it can from leases, and forwards the rest to the backend in one call, in rare cases two. It waits
-// for the backend, and for other calls.
+// take answers takes from leases where possible, and forwards the rest to the backend in one call, rarely in two. It
+// waits for the backend, and for other calls.
 func (l *Leases) take(ctx context.Context, now time.Time, r *backend.Request) error {
 	c := l.calls.Get().(*forwarded)
 	defer l.release(c)
@@ -73,8 +73,8 @@ func (l *Leases) take(ctx context.Context, now time.Time, r *backend.Request) er
 	return errors.Join(c.err, l.ask(ctx, now, c, r))
 }
 
-// Start implements backend.Store. A request with a limit that is leased gets a goroutine, unless the lease of its
-// counter answers it.
+// Start implements backend.Store. A request with a leased limit runs on a goroutine, unless the lease of its counter
+// answers it.
 func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
 	done func(error)) (settled bool, err error) {
 	if !concerns(r) {
@@ -90,8 +90,7 @@ func (l *Leases) Start(ctx context.Context, now time.Time, b *backend.Batch, r *
 	return false, nil
 }
 
-// local answers a request of one take from the lease of its counter. It returns false if that is not possible; then
-// nothing has changed.
+// local answers a request with a single take from the lease of its counter. If it returns false, nothing has changed.
 func (l *Leases) local(now time.Time, r *backend.Request) bool {
 	if len(r.Takes) != 1 || r.Takes[0].Hits <= 0 {
 		return false
@@ -104,7 +103,7 @@ func (l *Leases) local(now time.Time, r *backend.Request) bool {
 	return k != nil && k.of(t.Limit) && l.use(k, t, &r.Outcomes[0], now)
 }
 
-// use answers a take from a lease. It returns false if the lease has too few permits. The shard is locked.
+// use answers a take from a lease. It returns false if the lease has too few permits. The shard must be locked.
 func (l *Leases) use(k *hotCounter, t *backend.Take, o *backend.Outcome, now time.Time) bool {
 	if k.alive(now) < t.Hits {
 		return false
@@ -128,9 +127,8 @@ func concerns(r *backend.Request) bool {
 }
 
 // single answers a take from the lease of its counter, or adds it to the call to the backend. If another take is
-// acquiring permits of the same counter, single waits for the answer, but only once: if others used up the permits that
-// came back, they could do so again, so the take then makes its own call. single advances now by the time that it
-// waited.
+// acquiring permits of the same counter, single waits for the answer, but only once: others may use up those permits
+// again and again, so the take then makes its own call. single advances now by the time that it waited.
 func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *backend.Request, i int) error {
 	t := &r.Takes[i]
 	sh, hash := l.shard(t.Key)
@@ -138,7 +136,7 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 	for waited := false; ; waited = true {
 		sh.mu.Lock()
 		k := sh.counters[string(t.Key)]
-		if k == nil || !k.of(t.Limit) { // what is leased under another limit does not count
+		if k == nil || !k.of(t.Limit) { // permits under another limit do not count
 			k = nil
 			if m = l.terms(t); m.Kind != backend.NoPermits {
 				k = l.counter(sh, hash, t, &m, *now)
@@ -168,18 +166,18 @@ func (l *Leases) single(ctx context.Context, now *time.Time, c *forwarded, r *ba
 		}
 		*now = now.Add(time.Since(began))
 		if c.shares(f) {
-			r.Outcomes[i] = backend.Outcome{Failed: true} // the request's other takes continue
+			r.Outcomes[i] = backend.Outcome{Failed: true} // the other takes of the request continue
 			return nil
 		}
 	}
 }
 
-// wait waits until another call's acquisition ends. It gives up a margin before the caller's deadline.
+// wait waits until another call's acquisition ends. It stops a margin before the deadline of ctx.
 func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Time) error {
 	within, cancel := l.bound(ctx, c, began)
 	defer cancel()
 	var leave time.Time
-	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // it is the caller's
+	if d, ok := within.Deadline(); ok && !d.Equal(c.until) { // the deadline of ctx, not c.until
 		leave = d.Add(-backend.Margin(d.Sub(began), l.timers.now(began)))
 		var stop context.CancelFunc
 		within, stop = context.WithDeadline(within, leave)
@@ -196,7 +194,7 @@ func (l *Leases) wait(ctx context.Context, c *forwarded, f *fetch, began time.Ti
 	}
 }
 
-// timers are for calls that wait for another call's acquisition.
+// timers tracks how late timers fire in calls that wait for an acquisition.
 type timers struct {
 	mu   sync.Mutex
 	late backend.Lateness
@@ -214,13 +212,13 @@ func (t *timers) fired(now time.Time, late time.Duration) {
 	t.late.Timer(now, late)
 }
 
-// shares reports whether an acquisition that this call waited for failed. Its failure is a failure of this call too.
+// shares reports whether an acquisition that this call waited for failed. Its error is then also an error of this call.
 func (c *forwarded) shares(f *fetch) bool {
 	c.err = errors.Join(c.err, f.err)
 	return f.err != nil
 }
 
-// bound is ctx with a deadline for a call that waits more than once.
+// bound returns ctx with a deadline for a call that waits more than once.
 func (l *Leases) bound(ctx context.Context, c *forwarded, began time.Time) (context.Context, context.CancelFunc) {
 	if l.opts.Timeout <= 0 {
 		return ctx, func() {}
@@ -231,8 +229,8 @@ func (l *Leases) bound(ctx context.Context, c *forwarded, began time.Time) (cont
 	return context.WithDeadline(ctx, c.until)
 }
 
-// own is an error as the caller with ctx may see it: the end of our own time (bound) must not look like the end of the
-// caller's time. The backend may give up a moment before the caller's deadline.
+// own returns an error as the caller with ctx may see it: the end of bound's time must not look like the end of the
+// caller's time. The backend may give up a moment before the deadline of ctx.
 func (c *forwarded) own(ctx context.Context, err error) error {
 	d, ok := ctx.Deadline()
 	if c.until.IsZero() || ok && !d.After(c.until) || ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
@@ -241,7 +239,7 @@ func (c *forwarded) own(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 }
 
-// ended is the error, by the contract of Store, for a caller that stopped waiting.
+// ended returns the error that Store specifies for a caller that stopped waiting.
 func ended(ctx context.Context) error {
 	if err := ctx.Err(); !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -249,15 +247,15 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", backend.ErrUnavailable, context.DeadlineExceeded)
 }
 
-// prepare adds a take that the lease cannot answer to the call to the backend. It asks for a new lease if that pays,
-// else for the hits that are missing. The shard is locked.
+// prepare adds a take that the lease cannot answer to the call to the backend. It asks for a new lease if that pays
+// off, otherwise for the missing hits. The shard must be locked.
 func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take, i int, now time.Time) {
 	l.counts.expired.Add(k.expire(now))
 	p := forwardedTake{hits: t.Hits, shard: sh, c: k, terms: k.terms}
 	dormant := k.pool > 0 && k.alive(now) == 0
 	size := k.want(now, int(l.replicas.Load()))
 	missing := t.Hits - k.alive(now)
-	ask := size // more than is missing, else it is no lease
+	ask := size // a lease asks for more than the missing hits
 	if dormant {
 		// The answer shows how many permits of the old lease still count, even if it is a denial.
 		ask = max(missing, size-k.worth(k.pool, now))
@@ -278,7 +276,7 @@ func (l *Leases) prepare(c *forwarded, sh *shard, k *hotCounter, t *backend.Take
 }
 
 // pass adds a take that leases cannot answer to the call to the backend. The permits of an existing lease still matter:
-// a take of a group asks for that many fewer hits, a refund gives them back too, and a peek counts them as unused.
+// a take of a group asks for that many fewer hits, a refund returns them too, and a peek counts them as unused.
 func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	t := &r.Takes[i]
 	p := forwardedTake{hits: t.Hits}
@@ -308,8 +306,8 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	case t.Hits == 0:
 		p.unused = k.unused(now)
 	default:
-		// The refund gives back the unused permits too. The store counts them as used, so if they stayed charged there, it
-		// would carry out refunds of more than what callers have used, which a window drops.
+		// The refund returns the unused permits too. If they stayed charged in the store, it would accept refunds of more
+		// hits than clients have used, which a window ignores.
 		back = min(k.returnable(now, l.opts.ReturnWithin), backend.MaxHits+t.Hits)
 		p.unused, p.back, p.generation = back, back, k.generation
 		l.counts.expired.Add(k.drop() - back)
@@ -317,8 +315,8 @@ func (l *Leases) pass(c *forwarded, r *backend.Request, i int, now time.Time) {
 	c.forward(i, p, t).Hits -= back
 }
 
-// setAside takes permits of the lease for a take that asks the backend for the rest. It does so only if they will last
-// until the backend answers. The shard is locked.
+// setAside takes permits of the lease for a take that asks the backend for the rest, if they will last until the
+// backend answers. The shard must be locked.
 func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	alive := k.alive(now)
 	p.unused, p.generation, p.until = k.unused(now), k.generation, k.live
@@ -326,19 +324,18 @@ func (p *forwardedTake) setAside(k *hotCounter, now time.Time) {
 	if k.origin != nil {
 		last = farLasting
 	}
-	// Takes above the capacity never pass: the backend denies them.
+	// The backend always denies takes above the capacity.
 	if before(now.Add(last), k.live) && p.hits <= int64(k.limit.Capacity()) {
 		p.aside = min(alive, p.hits)
 		k.pool -= p.aside
 	}
 }
 
-// lasting is the minimum time that permits which are set aside must still be valid: longer than a backend takes to
-// answer.
+// lasting is the remaining life that permits need to be set aside: longer than a backend takes to answer.
 const lasting = 25 * time.Millisecond
 
-// forward adds a take of the original request. It returns the take that goes to the backend, which asks for fewer hits
-// by the permits that are set aside.
+// forward adds a take of the original request. It returns the take for the backend, which asks for the hits that are
+// not set aside.
 func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backend.Take {
 	c.takes = append(c.takes, p)
 	asked := c.request.Add(place, *t)
@@ -346,13 +343,13 @@ func (c *forwarded) forward(place int, p forwardedTake, t *backend.Take) *backen
 	return asked
 }
 
-// abandon returns the permits that were set aside, when a call ends before the backend was asked.
+// abandon returns the permits that were set aside, if a call ends before the backend was asked.
 func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	for k := range c.takes {
 		p := &c.takes[k]
 		r.Outcomes[c.request.Place(k)] = backend.Outcome{Failed: true}
 		if p.c != nil {
-			p.aside += p.back // the backend was not asked to take them back either
+			p.aside += p.back // the backend was not asked to return them either
 			p.shard.mu.Lock()
 			l.putBack(p)
 			p.shard.mu.Unlock()
@@ -361,8 +358,8 @@ func (l *Leases) abandon(c *forwarded, r *backend.Request, from int) {
 	backend.Fail(r.Outcomes[from:])
 }
 
-// putBack returns to the lease the permits that were set aside and not used. If that lease is over, they are lost. The
-// shard is locked.
+// putBack returns unused permits that were set aside to the lease. If that lease is over, they are lost. The shard must
+// be locked.
 func (l *Leases) putBack(p *forwardedTake) {
 	if p.c.gone || p.c.generation != p.generation {
 		l.counts.expired.Add(p.aside)
@@ -372,7 +369,7 @@ func (l *Leases) putBack(p *forwardedTake) {
 	p.aside, p.back = 0, 0
 }
 
-// maxKept is the largest capacity of a call's buffer that is kept for reuse.
+// maxKept is the largest capacity of a buffer that is kept for reuse.
 const maxKept = 1024
 
 func (l *Leases) release(c *forwarded) {

@@ -29,9 +29,9 @@ func (f *fleet) heatUp(t testing.TB, i int, key string, l *descriptor.Limit) {
 	t.Fatal("the counter has no lease after 1000 takes")
 }
 
-// A single process with leases decides as the store would without them: takes of several hits, peeks, refunds, denied
-// hits that count, several limits at once. Only dormant permits and tightened limits may make it stricter. So this test
-// uses window limits and intervals in which no lease ends.
+// A single replica with leases decides as the store would without them: takes of several hits, peeks, refunds, denied
+// hits that count, requests with several limits. Only dormant permits and tightened limits may make it stricter. So
+// this test uses window limits and intervals in which no lease ends.
 func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	fixed := descriptor.Limit{Requests: 200, Window: window(1, descriptor.Minute)}
 	sliding := fixed
@@ -103,8 +103,8 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 	}
 }
 
-// Permits that a process holds do not make it deny a group that its own limit would admit. A denied group leaves the
-// permits in place.
+// Permits that a replica holds do not make it deny a group that fits into the limit with them. A denied group leaves
+// the permits in place.
 func TestGroupsCountPermitsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -160,8 +160,8 @@ func TestTakesWaitForOneTrip(t *testing.T) {
 	})
 }
 
-// A caller that leaves waits for no acquisition, neither its own nor another caller's. It takes nothing from the
-// callers that stay.
+// A request that is cancelled stops waiting for an acquisition, its own or another's. It takes nothing from the other
+// requests.
 func TestCallersThatGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -217,8 +217,8 @@ func TestCallersThatGoAway(t *testing.T) {
 	})
 }
 
-// An acquisition without an answer grants nothing, fails at once for all callers that share it, and is not repeated for
-// a while.
+// An acquisition without an answer grants nothing. It fails immediately for all takes that share it, and is not
+// repeated for a while.
 func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{there: time.Millisecond, back: time.Millisecond})
@@ -317,7 +317,7 @@ func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	})
 }
 
-// The memory of a limit belongs to the caller, who may use it for another limit after the take.
+// The memory of a limit belongs to the caller, which may reuse it for another limit after the take.
 func TestLeaseOutlivesTheMemoryOfItsLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	share   = 20 // all leases of all replicas together hold at most this fraction (1/share) of a limit's capacity
-	burst   = 10 // leases cost at most this fraction (1/burst) of a bucket
+	share   = 20 // all replicas together lease at most 1/share of a limit's capacity
+	burst   = 10 // leases cost a bucket at most 1/burst of its capacity
 	longest = 500 * time.Millisecond
-	nearest = 5 * time.Millisecond // a lease with a shorter life would not outlive a trip
+	nearest = 5 * time.Millisecond // shortest tau: a lease with a shorter life would not outlive a trip
 )
 
-// terms are what a limit allows leases to do. They depend only on the limit and the take's CountDenied, so that all
+// terms describe how a limit may be leased. They depend only on the limit and the take's CountDenied, so that all
 // replicas agree on them. Only most depends on the number of replicas.
 type terms struct {
 	backend.Permits
 	tau  time.Duration // maximum time between taking and using a permit
 	most int64         // maximum number of permits in a lease
 
-	gap     uint64 // a bucket counts with a capacity that is lower by this: what it refills within tau
-	stretch int64  // a log's entries stay longer by this, in microseconds
+	gap     uint64 // reduction of a bucket's capacity: its refill within tau
+	stretch int64  // extra life of a log's entries, in microseconds
 }
 
 // terms returns the terms of a take's limit.
@@ -55,7 +55,7 @@ func termsOf(t *backend.Take, replicas int) terms {
 			return terms{}
 		}
 	case backend.PermitsOfBucket:
-		refill := float64(length) * float64(capacity) / float64(l.Requests) // of the whole bucket
+		refill := float64(length) * float64(capacity) / float64(l.Requests) // time to refill the whole bucket
 		m.tau = min(m.tau, time.Duration(refill/burst)).Truncate(time.Microsecond)
 		m.gap = uint64(refilled(l, m.tau))
 	}
@@ -65,11 +65,11 @@ func termsOf(t *backend.Take, replicas int) terms {
 	return m
 }
 
-// tightens reports whether takes have to be counted under a limit other than their own.
+// tightens reports whether takes must be counted under a tightened limit.
 func (m *terms) tightens() bool { return m.gap > 0 || m.stretch > 0 }
 
-// tighten returns the limit that a leased counter is kept under, by all replicas and for all takes. If permits of one
-// rule were taken under two limits, together they could exceed both. The counter's key is the same.
+// tighten returns the limit under which all replicas count a leased counter, for all takes. If permits of one rule were
+// taken under two limits, together they could exceed both. The counter's key is the same.
 func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 	t := *l
 	t.Burst -= m.gap
@@ -77,7 +77,7 @@ func (m *terms) tighten(l *descriptor.Limit) descriptor.Limit {
 	return t
 }
 
-// refilled is how many permits a bucket refills within d, rounded up.
+// refilled returns the number of permits that a bucket refills within d, rounded up.
 func refilled(l *descriptor.Limit, d time.Duration) int64 {
 	length := uint64(l.Window.Length().Microseconds())
 	hi, lo := bits.Mul64(uint64((max(d, 0)+time.Microsecond-1)/time.Microsecond), l.Requests)

@@ -95,7 +95,7 @@ func TestTripsAndUse(t *testing.T) {
 		{"sliding window", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.SlidingWindow}, 4, 0.9, zipf(4), 0.03, 0.9999},
 		{"sliding log", descriptor.Limit{Requests: 30_000, Window: minute, Algorithm: descriptor.SlidingLog}, 4, 0.9, zipf(4), 0.05, 0.9999},
 		{"token bucket, 0.9", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.TokenBucket}, 4, 0.9, zipf(4), 0.02, 0.9999},
-		// A bucket that is nearly empty has nothing to lease: each new permit is used at once.
+		// A bucket that is nearly empty has nothing to lease: each new permit is used immediately.
 		{"token bucket, rotating, 1.5", descriptor.Limit{Requests: 60_000, Window: minute, Algorithm: descriptor.TokenBucket, Burst: 6000}, 6, 1.5, rotating(6, 700*time.Millisecond), 0.9, 0.95},
 		{"sliding log, 1.5", descriptor.Limit{Requests: 30_000, Window: minute, Algorithm: descriptor.SlidingLog}, 4, 1.5, zipf(4), 0.1, 0.9},
 		{"sliding window, 1.5", descriptor.Limit{Requests: 10_000, Window: window(10, descriptor.Second), Algorithm: descriptor.SlidingWindow}, 4, 1.5, zipf(4), 0.9, 0.95},
@@ -141,8 +141,8 @@ func TestTripsAndUse(t *testing.T) {
 	}
 }
 
-// In each window, the permits that processes hold and do not use are within the lease share. The worst case is a hot
-// process that becomes idle for good; a crash is no worse.
+// In each window, the unused permits of replicas stay within the lease share. The worst case is a hot replica that
+// becomes idle forever; a crash is no worse.
 func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 	for name, l := range limits(t, 3000, window(10, descriptor.Second)) {
 		m := termsOf(leasedTake(l), 6)

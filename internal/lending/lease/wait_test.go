@@ -28,7 +28,7 @@ type slow struct {
 // call is one that the store got.
 type call struct {
 	now  time.Time
-	hits int64 // of the first take
+	hits int64 // hits of the first take
 }
 
 // Start implements backend.Store.
@@ -65,8 +65,8 @@ func useUpALease(t *testing.T, leases *Leases, take func(hits int64) error) {
 	}
 }
 
-// A take waits for another caller's acquisition and then for its own answer. It ends within the backend's timeout, with
-// an error different from that of the caller's deadline.
+// A take waits for another take's acquisition and then for its own answer. It ends within the backend's timeout, with
+// another error than at the caller's deadline.
 func TestWaitingTwiceEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 15 * time.Millisecond
@@ -126,7 +126,7 @@ func TestWaitsForOthersOnce(t *testing.T) {
 		}
 		start(1)
 		synctest.Wait()
-		// One of these uses what the first acquisition leaves, one acquires more, and one has waited before.
+		// One of these uses the remaining permits of the first acquisition, one acquires more, and one has waited before.
 		for range 3 {
 			start(s.calls[0].hits - 1)
 		}
@@ -141,8 +141,8 @@ func TestWaitsForOthersOnce(t *testing.T) {
 	})
 }
 
-// Callers with different deadlines wait for one acquisition. Each caller stops waiting a moment before its own
-// deadline, with a deadline error. The other callers get their answers.
+// Takes with different deadlines wait for one acquisition. Each stops waiting a moment before its own deadline, with a
+// deadline error. The others get their answers.
 func TestAcquisitionOfACallerWithLittleTime(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader, follower time.Duration // time until their deadlines; 0: none
