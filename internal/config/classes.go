@@ -39,7 +39,7 @@ func readClasses(v yamlform.Value) *descriptor.Classes {
 	return nil
 }
 
-// readGuarantees reads what each class is guaranteed. It leaves no class after an error.
+// readGuarantees reads the percentage guaranteed to each class. After an error it leaves the list of classes empty.
 func readGuarantees(c *descriptor.Classes, v yamlform.Value) {
 	switch {
 	case !v.IsMap():

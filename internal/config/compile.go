@@ -16,8 +16,7 @@ type File struct {
 	Name string // is part of errors and of the position of every rule
 	Data []byte
 
-	// Elsewhere says that the file is a link to one outside of the directory of rules: its errors do not show what is in
-	// it.
+	// Elsewhere is set if the file is a link to one outside of the rule directory: its errors do not quote the content.
 	Elsewhere bool
 
 	// Rules are the content of a file that has no text, such as rules in code, instead of Data. It is always read
@@ -41,7 +40,7 @@ func (f *File) read(lenient bool) *source {
 type CompileOptions struct {
 	// files may share a domain; if false, the domain belongs to the file that sorts first, and the others have an error
 	Merge   bool
-	Lenient bool // what envoyproxy/ratelimit accepts has the same meaning here; the default of the service
+	Lenient bool // files accepted by envoyproxy/ratelimit have the same meaning here; the default of the service
 	Tree    descriptor.Options
 
 	NoRegions bool // limits with `regions` are an error: the program counts only in its own region

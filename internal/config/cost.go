@@ -21,11 +21,11 @@ const otherValues = "*"
 // costReading is the `cost` of a descriptor while it is being read.
 type costReading struct {
 	given   yamlform.Value
-	amounts descriptor.Cost // of reservations
+	amounts descriptor.Cost // cost of reservations
 	hits    *descriptor.HitCost
 }
 
-// readCost reads what a hit counts for: one number, weights of amounts, or tables by the values of entries.
+// readCost reads the cost of a hit: one number, weights of amounts, or tables by the values of entries.
 func (d *descriptorReading) readCost(v yamlform.Value) {
 	c := &d.cost
 	c.given = v
@@ -211,8 +211,8 @@ func (r *ruleReader) placeTable(t *descriptor.CostTable, path []*descriptor.Node
 			"such as `\"*\": 1`", key, missing)
 }
 
-// levelOf returns the index of the level with a key in the path of a rule. what is the key of the rule language that
-// names it.
+// levelOf returns the index of the level with a key in the path of a rule. Errors name the rule language's key, such as
+// "scale", that refers to the level.
 func (r *ruleReader) levelOf(what, key string, at yamlform.Position, path []*descriptor.NodeSpec) (level int, ok bool) {
 	level = -1
 	keys := make([]string, len(path))

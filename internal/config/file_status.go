@@ -33,8 +33,8 @@ func statusOf(name string, state descriptor.FileState, inUse *source, errs []*ya
 
 const errorsLogged = 10 // per file; its status lists all of them
 
-// mostNamed is how many files the log names when rules are loaded for the first time, so that what is unusual is seen.
-// It names each file that changes later.
+// mostNamed is the number of files that the log names on the first load: more names would hide unusual lines. Later,
+// every changed file is named.
 const mostNamed = 3
 
 // logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings

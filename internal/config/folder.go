@@ -32,7 +32,7 @@ type Options struct {
 	// a probable mistake is an error even if envoyproxy/ratelimit accepts it; if false, it is a warning
 	Strict       bool
 	MergeDomains bool               // files may share a domain; if false, the domain belongs to the file that sorts first
-	NoRegions    bool               // as in CompileOptions
+	NoRegions    bool               // see CompileOptions
 	Rescan       time.Duration      // how often all files are read again without an event of the file system; 0 means 10 s
 	MaxFileSize  int64              // bytes; a larger file is rejected; 0 means 64 MiB
 	Tree         descriptor.Options // how trees are compiled
@@ -46,8 +46,8 @@ type Result struct {
 	Tree *descriptor.Tree
 	// Files is the state of every rule file, sorted by name. It must not be changed.
 	Files []descriptor.FileStatus
-	// InUse is the number of files with a version in use. 0 means that there is no good file: by default a service should
-	// not start then.
+	// InUse is the number of files with a version in use. 0 means that no file is good: by default a service should not
+	// start then.
 	InUse int
 	// Unreadable are the errors of files that could not be read at all.
 	Unreadable []*yamlform.Error
@@ -62,7 +62,7 @@ type Result struct {
 type Folder struct {
 	o       Options
 	fixed   []*source
-	backup  []*source // of Options.Defaults: one for each domain
+	backup  []*source // fallback from Options.Defaults: one source for each domain
 	metrics metrics
 
 	mu         sync.Mutex
@@ -81,12 +81,12 @@ type skippedFile struct {
 
 // ruleFile is one rule file.
 type ruleFile struct {
-	sum    sum     // of the newest content; zero if that cannot be read
+	sum    sum     // checksum of the newest content; zero if that cannot be read
 	newest *source // the rules of the newest content, or why it cannot be read
 	good   *source // the last version that was in use while it was the newest; nil if there was none
 	inUse  *source // newest, good or nil
 	cut    bool    // its newest content does not end with a line: it may be incomplete
-	gone   bool    // it is no longer in the directory; its rules stay, because otherwise there would be no rules
+	gone   bool    // removed from the directory; its rules stay, because otherwise there would be no rules
 	status descriptor.FileStatus
 }
 
@@ -233,7 +233,7 @@ func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readRe
 		case err != nil:
 			return nil, nil, err
 		case scans > 1 && slices.EqualFunc(scanned, before, found.equal):
-			return met, reads, nil // what cannot be read has not vanished: a link to a name that does not exist
+			return met, reads, nil // the unreadable names have not vanished: they are links to names that do not exist
 		}
 		before = scanned
 		met = f.expandUnreadable(scanned)
@@ -265,7 +265,7 @@ func (f *Folder) readAll(met []found, quiet bool) []readResult {
 // other files with the same reason.
 func (f *Folder) skip(skipped map[string]skippedFile) {
 	var all []Skipped
-	others := map[string][]string{} // by reason
+	others := map[string][]string{} // file names, keyed by reason
 	for _, name := range slices.Sorted(maps.Keys(skipped)) {
 		s := skipped[name]
 		if s.Why == "" {

@@ -12,10 +12,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// People also give files that are no rule files: a ConfigMap with the rules in it, the values of a chart, a template.
-// Errors about each of their keys help nobody, so such a file has one error: what it is, and where its rules are.
+// Users also pass files that are not rule files: a ConfigMap that contains rules, the values of a chart, a template.
+// One error for each unknown key would not help them. Such a file gets a single error: its kind, and where its rules
+// are.
 
-// ofTemplates is what only a template has outside of quotes: {{ or {% at the beginning of a line, an item or a value.
+// ofTemplates matches text that only templates have outside of quotes: {{ or {% at the start of a line, an item or a
+// value.
 var ofTemplates = regexp.MustCompile(`(?m)(?:^|[:\-][ \t])[ \t]*(\{\{|\{%)`)
 
 // template returns the position of the first piece of a template. It is asked only about files with errors.
@@ -32,18 +34,18 @@ func template(name string, data []byte) (at yamlform.Position, found bool) {
 const isTemplate = "this is a template, not a rule file: render it first, such as with `helm template`, and " +
 	"give the result"
 
-// foreign is a document that is no rules.
+// foreign is a document that is not a rule document.
 type foreign struct {
 	doc   yamlform.Value
-	text  string // what it is, and what to do
+	text  string // error text: the kind of document, and how to fix it
 	rules bool   // it has rules in it
 }
 
 // mostExamined bounds the documents of a file that are examined: the file has one error about all of them.
 const mostExamined = 16
 
-// foreignOf returns what a document is that has neither `domain` nor `descriptors`. A document with other keys of the
-// rule language is foreign only if all of a rule file is in it.
+// foreignOf recognizes a document that has neither `domain` nor `descriptors`. A document with other keys of the rule
+// language is foreign only if it contains a complete rule file.
 func foreignOf(doc yamlform.Value) (f foreign, is bool) {
 	var names []string
 	top := make(map[string]yamlform.Value)
@@ -116,7 +118,7 @@ const mostSearched = 20_000
 // ruleSearch looks for rules within a document.
 type ruleSearch struct {
 	left int
-	path []string // to the rules; nil: none were found
+	path []string // path to the rules; nil if none were found
 	here []string
 	text bool // they are a text
 	bare bool // they have no domain
@@ -172,7 +174,7 @@ func (s *ruleSearch) written() string {
 	return b.String()
 }
 
-// plainName is what a command line takes without quotes.
+// plainName matches names that a command line accepts without quotes.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$`)
 
 // takeOut says how the rules get into a file of their own.

@@ -5,7 +5,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// groupPattern is what descriptor.ParseGroup accepts.
+// groupPattern matches the texts that descriptor.ParseGroup accepts.
 const groupPattern = `\$[1-9]|(` + v4Group + `(, ?` + v6Group + `)?|` + v6Group + `(, ?` + v4Group + `)?)`
 
 const (

@@ -93,7 +93,7 @@ func (h *headerReading) readName(v yamlform.Value) {
 	h.bad = true
 	switch {
 	case !ok:
-	case name == "": // as if it were absent
+	case name == "": // an empty name is the same as none
 		h.bad = false
 	case !wholeName.MatchString(name):
 		v.Errorf("%s is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit",
@@ -142,7 +142,7 @@ func (h *headerReading) readOf(v yamlform.Value) {
 		name, ok := item.Text()
 		switch {
 		case !ok:
-		case name == "" && !v.IsList(): // as if it were absent
+		case name == "" && !v.IsList(): // an empty name is the same as none
 			continue
 		case name == "":
 			item.Errorf("an empty text in `of`: write the `name` of a limit")
@@ -156,7 +156,7 @@ func (h *headerReading) readOf(v yamlform.Value) {
 	}
 }
 
-// parseHeaderValue splits a value into its parts. The texts are printable, so that no value can begin another header.
+// parseHeaderValue splits a value into its parts. The texts are printable, so that no value can start another header.
 func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 	if len(text) > MaxHeaderValue {
 		return nil, fmt.Errorf("a header's value has at most %d characters, this one has %d", MaxHeaderValue, len(text))

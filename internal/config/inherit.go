@@ -29,7 +29,7 @@ func (r *ruleReader) inherit(d *descriptorReading) {
 	r.inheriting[d.spec.Position] = d.inherit
 }
 
-// finish does what needs all descriptors of a domain.
+// finish does the steps that need all descriptors of a domain.
 func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 	r.complete(d.Children)
 	if r.byEntry {
@@ -47,7 +47,7 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	if len(r.inheriting) == 0 {
 		return
 	}
-	var alone map[string]int // by key: the descriptor without a value
+	var alone map[string]int // indexes of the descriptors without a value, by key
 	for i := range siblings {
 		v, inherits := r.inheriting[siblings[i].Position]
 		if !inherits || r.inherited > maxInherited {
@@ -75,15 +75,15 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	}
 }
 
-// inheritance is what one descriptor with `inherit: true` takes, on the way down from it.
+// inheritance is the context of one descriptor with `inherit: true`, on the way down from it.
 type inheritance struct {
 	asked yamlform.Value // `inherit`
 
-	// Callers share the counters of what it takes: a level above has `group: $...`, or `share_threshold`.
+	// Customers share the inherited counters: a level above has `group: $...`, or `share_threshold`.
 	captured, shared bool
 }
 
-// inheritFrom copies to a descriptor what another one sets and it does not.
+// inheritFrom copies to a descriptor the settings that another one has and it lacks.
 func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	if !sameCounting(to, from, h.asked) {
 		return
@@ -102,7 +102,7 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	if from.Rule != nil && to.Rule != nil && to.Rule.HitCost() == nil && notCounted(to.Rule) == "" {
 		to.Rule.SetHitCost(from.Rule.HitCost())
 	}
-	// by what is matched: a descriptor of to, or its last one with the value in a list
+	// indexes of to's descriptors by level; a value in several lists has the last one
 	own := make(map[descriptor.Level]int)
 	for i := range to.Children {
 		identities(&to.Children[i], func(level descriptor.Level) { own[level] = i })
@@ -138,8 +138,8 @@ func (r *ruleReader) inheritFrom(to, from *descriptor.NodeSpec, h inheritance) {
 	}
 }
 
-// sameCounting reports whether a descriptor groups values like the one that it inherits from, and leaves its value out
-// of the counter's key like that one. Without this, one caller would have several counters under what it inherits.
+// sameCounting reports whether a descriptor groups values, and leaves its value out of the counter's key, like the one
+// that it inherits from. Otherwise one customer would have several counters under the inherited limits.
 func sameCounting(to, from *descriptor.NodeSpec, asked yamlform.Value) bool {
 	kind := to.Level().Kind
 	one := kind == descriptor.MatchExact || kind == descriptor.MatchValues // each value is named, so there are few
@@ -198,7 +198,7 @@ func (r *ruleReader) copyTree(s *descriptor.NodeSpec, h inheritance) descriptor.
 	return c
 }
 
-// copyOf returns a rule that the tree may change: each has a path of its own.
+// copyOf returns a copy of a rule for the tree, which gives each rule a separate path.
 func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Rule {
 	if rule == nil {
 		return nil
@@ -217,7 +217,7 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 	return &c
 }
 
-// rejectPerCustomer rejects a rule that is about the counters of one caller, where callers share counters.
+// rejectPerCustomer rejects a rule about the counters of one customer, where customers share counters.
 func rejectPerCustomer(rule *descriptor.Rule, h inheritance) {
 	for _, c := range [...]struct {
 		bad  bool

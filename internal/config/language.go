@@ -42,7 +42,7 @@ func OnlyFor() []Applicability {
 	return all
 }
 
-// NotInFlight returns the keys of a limit that a concurrency limit must not have. `lease: false` is no mistake.
+// NotInFlight returns the keys of a limit that a concurrency limit must not have. `lease: false` is allowed.
 func NotInFlight() []string {
 	var names []string
 	for i := range limitRows {

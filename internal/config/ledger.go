@@ -21,12 +21,12 @@ type ledger struct {
 // claim is a domain and the files that define it.
 type claim struct {
 	specs []*descriptor.DomainSpec
-	roots map[descriptor.Level]descriptor.Position // of the first level; nil while there is only one spec
+	roots map[descriptor.Level]descriptor.Position // positions of the first level; nil while there is only one spec
 
-	settings map[string]setting // by key, as the first spec that has the key says it
+	settings map[string]setting // settings by key, from the first spec that has the key
 }
 
-// admit adds all domains of a source. If one of them cannot be added, it adds none and returns the reasons.
+// admit adds all domains of a source. If one of them cannot be added, it adds nothing and returns the reasons.
 func (l *ledger) admit(s *source) []*yamlform.Error {
 	if len(s.errs) > 0 {
 		return s.errs

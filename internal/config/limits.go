@@ -29,7 +29,7 @@ var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "unit", Type: yamlform.Type{Kind: yamlform.Choice, Names: descriptor.UnitNames,
 		AnyCase: true}, Required: true,
 		Doc: "the window. A month has 30 days and a year 365, except with `calendar` or `USE_CALENDAR_MONTH_RATE_LIMIT`"},
-		unlimited: true, // not allowed there either, with an error of its own
+		unlimited: true, // rejected there too, with a separate error
 		read: func(l *limitReading, v yamlform.Value) bool {
 			name, ok := v.Text()
 			if name == "" && ok {
@@ -298,7 +298,7 @@ type limitReading struct {
 	given     []givenKey
 	whom      string // the key that says whom the limit denies
 	second    string // another such key
-	unknown   string // the unit, if there is no unit with that name
+	unknown   string // the unit, if it is not a known unit
 	bad       bool   // an error is recorded
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// meant returns what to write instead of a key of another program or in another form: `limit: {...}`, `per: minute`,
+// meant suggests the correct form for a key of another program or in another form: `limit: {...}`, `per: minute`,
 // `plan: gold`.
 func meant(m *yamlform.Map, in yamlform.Value, key string, value yamlform.Value) string {
 	inDescriptor := m == &descriptorForm.Map

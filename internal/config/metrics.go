@@ -20,7 +20,7 @@ type metrics struct {
 	current   atomic.Pointer[applied]
 }
 
-// What happened to the rules when their source had none.
+// Outcomes for the rules when their source is empty.
 const (
 	goneStays   uint32 = 1 // they stay active
 	goneRemoved uint32 = 2 // they are removed
@@ -33,7 +33,7 @@ func goneKept(yes bool) uint32 {
 	return 0
 }
 
-// emptied records what happened to the rules of a source that has none now.
+// emptied records whether the rules of an empty source stay.
 func (m *metrics) emptied(what uint32) {
 	m.gone.Store(what)
 	m.settled.Store(what)
@@ -44,7 +44,7 @@ type applied struct {
 	files    []descriptor.FileStatus
 	rules    int
 	at       time.Time
-	checksum uint64 // of the rules; 0: there are none
+	checksum uint64 // checksum of the rules; 0 without rules
 }
 
 // reloaded records a result that is now active.

@@ -23,7 +23,7 @@ const (
 	namedTests  nonRule = "tests"  // *_test.yaml
 	namedBackup nonRule = "backup" // *~, if the file that it is a backup of does not exist
 	namedCopy   nonRule = "copy"   // *~, if that file exists
-	namedHidden nonRule = "hidden" // begins with a dot
+	namedHidden nonRule = "hidden" // starts with a dot
 )
 
 // nonRuleOf returns the kind of a file's name. siblings are the names in the same directory.

@@ -9,16 +9,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A level with `condition: true` is no part of a counter's key, so rules with different conditions can share counters:
-// two plans of one customer. They may differ in numbers, costs and names. What decides how a counter is kept must be
-// the same: stores, leases and regions know a counter by its key, and find there what any of its rules has left.
+// A level with `condition: true` is not part of a counter's key, so rules with different conditions can share counters:
+// two plans of one customer. They may differ in numbers, costs and names. Settings that decide how a counter is stored
+// must be equal: stores, leases and regions identify a counter by its key, whichever of its rules has used it.
 
 // conditional is a limit of a rule that has a condition.
 type conditional struct {
 	rule  *descriptor.Rule
 	limit int
-	shape string // which levels are conditions
-	keys  string // of the levels
+	shape string // positions of the conditions
+	keys  string // keys of the levels
 }
 
 // conditionals returns the limits of a domain whose counters other rules of the domain may use, and whether a level has

@@ -11,8 +11,8 @@ import (
 
 const maxLinks = 40 // symbolic links on the path to one file, as in Linux
 
-// Seen gets what a look at a directory depends on. A change there could make the next look find something else. It gets
-// a directory before the look reads it, so that no later change is missed.
+// Seen receives the directories and names that a scan depends on. If one of them changes, the next scan may have
+// another result. It receives a directory before the scan reads it, so that no later change is missed.
 type Seen interface {
 	Folder(dir string)     // every name in a directory matters
 	Name(dir, name string) // one name in a directory matters

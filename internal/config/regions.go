@@ -29,7 +29,7 @@ var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regi
 		}},
 }...)
 
-// regionPattern is what descriptor.ValidRegion accepts.
+// regionPattern matches the names that descriptor.ValidRegion accepts.
 const regionPattern = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 
 type regionsReading struct {
@@ -65,8 +65,8 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	return &r.regions
 }
 
-// applyRegions gives the domain's `regions` to the limits that say nothing, and rejects what cannot hold across
-// regions. An earlier step has copied what is inherited.
+// applyRegions gives the domain's `regions` to the limits that do not set it, and rejects settings that cannot work
+// across regions. An earlier step has copied inherited limits.
 func (r *ruleReader) applyRegions(d *descriptor.DomainSpec) { r.applyRegionsBelow(d, d.Children) }
 
 func (r *ruleReader) applyRegionsBelow(d *descriptor.DomainSpec, specs []descriptor.NodeSpec) {
@@ -101,7 +101,7 @@ func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainS
 		}
 		d.AcrossRegions = true
 		if l.Regions.Mode == descriptor.Eventual && l.Has(descriptor.SettingCountDenied) {
-			l.CountDenied = descriptor.DeniedDrop // what a region has denied must not use up what others have
+			l.CountDenied = descriptor.DeniedDrop // hits denied by one region must not use up the hits of others
 		}
 		if l.Penalty != nil {
 			penalty := *l.Penalty

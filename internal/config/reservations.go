@@ -171,8 +171,8 @@ func (r *reservationReading) applyTo(rule *descriptor.Rule, amounts descriptor.C
 	reserve(rule, r.reservations)
 }
 
-// reserve gives reservations to all limits of a rule. Denied hits do not count there: a caller would pay for a
-// reservation that it did not get.
+// reserve gives reservations to all limits of a rule. Denied hits do not count there: otherwise a customer would pay
+// for a reservation that it did not get.
 func reserve(rule *descriptor.Rule, reservations *descriptor.Reservations) {
 	for i := range rule.Limits {
 		l := &rule.Limits[i]

@@ -13,7 +13,7 @@ type Resource struct {
 	Name string // is part of errors and of the position of every rule
 	// Unnamed means that Name is generated, because the resource could not be decoded.
 	Unnamed bool
-	Sum     [sha256.Size]byte // of the encoded resource: equal name and sum mean equal rules; zero: unknown
+	Sum     [sha256.Size]byte // checksum of the encoded resource: equal name and sum mean equal rules; zero if unknown
 	Rules   yamlform.Pairs    // the top of a rule file
 	Err     error             // why there are no Rules; nil if there are
 

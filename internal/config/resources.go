@@ -34,8 +34,8 @@ type Resources struct {
 
 	mu     sync.Mutex
 	inUse  map[string]*ruleResource
-	last   Result                  // of the newest set that could be used, at least in part
-	status []descriptor.FileStatus // of the newest set
+	last   Result                  // result of the newest set that could be used, at least in part
+	status []descriptor.FileStatus // status of the newest set
 }
 
 // ruleResource is one resource of a set in use.
@@ -64,7 +64,7 @@ func (s *Resources) Files() []descriptor.FileStatus {
 // Apply replaces the previous set. An empty set is valid: it has no rules.
 //
 // A bad resource does not affect the others: its last good version stays active, and the good ones of the set take
-// effect. The error then lists what is wrong, for the server that sent the set. The result is valid even with an error.
+// effect. The error then lists the problems, for the server that sent the set. The result is valid even with an error.
 // Its Tree is nil until the first good resource. If a name occurs twice in a set, the second resource gets a number
 // suffix.
 func (s *Resources) Apply(set []Resource) (Result, error) {

@@ -160,7 +160,7 @@ func matchKeys() []descriptorRow {
 	}
 }
 
-// levelKeys are what a descriptor has: limits, and the next level.
+// levelKeys are the limits of a descriptor, and the next level.
 func levelKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
@@ -223,7 +223,7 @@ func counterKeys() []descriptorRow {
 	}
 }
 
-// useKeys say what clients and operators may do with a limit.
+// useKeys control how clients and operators may use a limit.
 func useKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "on_error", Type: onErrorType, Extension: true,
@@ -289,7 +289,7 @@ type descriptorReading struct {
 	usageAt       yamlform.Value
 	reserve       reservationReading
 	cost          costReading
-	share         yamlform.Value // of share_threshold
+	share         yamlform.Value // value of share_threshold
 	condition     yamlform.Value
 	fold          yamlform.Value
 	group         yamlform.Value
@@ -302,7 +302,7 @@ type ruleReader struct {
 	*yamlform.Reader
 	resource bool // the rules come from a server, not from a file
 	rules    int
-	level    int // of descriptors
+	level    int // depth of the current descriptors
 	limit    limitReading
 
 	inheriting map[descriptor.Position]yamlform.Value // the descriptors with `inherit: true`
@@ -313,8 +313,9 @@ type ruleReader struct {
 	regions    bool                                   // a limit has `regions`
 }
 
-// A lenient reader accepts what envoyproxy/ratelimit accepts, with the same meaning, and warns about it. Otherwise it
-// would reject files whose rules envoyproxy/ratelimit enforces. A strict reader rejects probable mistakes.
+// A lenient reader accepts every file that envoyproxy/ratelimit accepts, with the same meaning, and warns about
+// probable mistakes. Otherwise it would reject files whose rules envoyproxy/ratelimit enforces. A strict reader rejects
+// probable mistakes.
 
 // referenceKeys are the keys that envoyproxy/ratelimit knows. It ignores them where they have no meaning.
 var referenceKeys = []string{
@@ -334,8 +335,8 @@ func newRuleReader(file string, lenient bool) *ruleReader {
 // file could cost a thousand times its size.
 func maxInstructions(size int) int { return 50_000 + 3*size }
 
-// expression counts what an expression costs, and reports whether it can be compiled. If not, an error at v says why;
-// what is where the expression stands.
+// expression adds the cost of an expression to the total, and reports whether it can be compiled. If not, it records an
+// error at v, with a description of the place of the expression.
 func (r *ruleReader) expression(v yamlform.Value, what, text string) bool {
 	if r.compiled > maxInstructions(r.Size()) { // an error says so already
 		return false
@@ -523,7 +524,7 @@ const (
 )
 
 // rejectPerCustomer rejects, below a level whose values share counters, rules that are about the counters of one
-// caller.
+// customer.
 func (r *ruleReader) rejectPerCustomer(specs []descriptor.NodeSpec, overridable, usage string) {
 	for i := range specs {
 		if rule := specs[i].Rule; rule != nil {
@@ -583,7 +584,7 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 	return kept
 }
 
-// onceInstead says what to write instead of a second descriptor that matches the same.
+// onceInstead suggests how to avoid a second descriptor that matches the same.
 func onceInstead(second *descriptor.NodeSpec) string {
 	switch {
 	case second.Kind == descriptor.MatchValues:
@@ -615,7 +616,7 @@ func join(first, second *descriptor.NodeSpec) bool {
 	return true
 }
 
-// identities yields what must be unique among siblings: the level, or each value of a list.
+// identities yields the levels that must be unique among siblings: one level, or each value of a list.
 func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 	if spec.Kind != descriptor.MatchValues {
 		level := spec.Level()

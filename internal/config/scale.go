@@ -80,7 +80,7 @@ func (l *limitReading) checkScale() bool {
 	return true
 }
 
-// placeScale finds the level of a scale. It returns nil if there is none that can have the number.
+// placeScale finds the level of a scale. It returns nil if no level can have the number.
 func (r *ruleReader) placeScale(s *descriptor.Scale, path []*descriptor.NodeSpec) *descriptor.Scale {
 	at, key := yamlform.Position(s.Position), yamlform.Quote(s.Key)
 	level, ok := r.levelOf("scale", s.Key, at, path)

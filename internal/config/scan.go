@@ -19,7 +19,7 @@ const maxFolders = 32 // maximum depth of directories
 // found is one entry of the directory: a rule file, or something that cannot be read.
 type found struct {
 	name    string  // below the directory, with slashes
-	path    string  // of the content, with symbolic links resolved
+	path    string  // path of the content, with symbolic links resolved
 	err     error   // why it cannot be read
 	nonRule nonRule // why it may not be a rule file, from its name
 	dir     bool    // it is a directory: err applies to everything below it

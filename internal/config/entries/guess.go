@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Guess returns what was probably meant by entries that match nothing: a similar key or value, or the same entries in
-// another order. It returns "" if there is no guess.
+// Guess returns a probable correction for entries that match nothing: a similar key or value, or the same entries in
+// another order. It returns "" without a guess.
 func Guess(entries []descriptor.Entry, e *descriptor.Explanation) string {
 	if e.Rule != nil || e.Domain == nil || len(e.Levels) == 0 {
 		return ""

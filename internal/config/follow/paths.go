@@ -25,7 +25,7 @@ type paths struct {
 	some map[string]map[string]bool
 }
 
-// begin forgets which names matter. The scan that follows adds them again.
+// begin clears the names that matter. The scan that follows adds them again.
 func (p *paths) begin() {
 	p.all = make(map[string]bool)
 	p.some = make(map[string]map[string]bool)
@@ -87,7 +87,8 @@ func (p *paths) matters(e fsnotify.Event) bool {
 	return p.all[dir] || p.some[dir][name]
 }
 
-// watchBelow watches a new directory at once, instead of with the next scan, so that a reload waits while it is filled.
+// watchBelow watches a new directory immediately, instead of with the next scan, so that a reload waits while it is
+// filled.
 func (p *paths) watchBelow(path string) {
 	if info, err := files.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
 		return

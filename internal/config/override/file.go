@@ -27,7 +27,7 @@ type Placed struct {
 // reading is an override while it is being read.
 type reading struct {
 	Override
-	kinds []yamlform.Value // of which there must be one
+	kinds []yamlform.Value // values of the keys of which exactly one must be given
 	burst yamlform.Value
 }
 
@@ -150,7 +150,7 @@ func ReadFile(name string, data []byte) ([]Placed, []*yamlform.Error) {
 	return all, r.Errors()
 }
 
-// readLines reads what Lines yields.
+// readLines reads the overrides that Lines yields.
 func readLines(name string, data []byte) (all []Placed, errs []*yamlform.Error) {
 	var before firsts
 	for p, err := range Lines(name, bytes.NewReader(data)) {
@@ -182,7 +182,7 @@ func (f *firsts) twice(p *Placed) string {
 	return ""
 }
 
-// ReadList reads a list of overrides. It notes errors with the value's reader, and leaves out what is wrong.
+// ReadList reads a list of overrides. It reports errors to the value's reader, and skips invalid overrides.
 func ReadList(list yamlform.Value) []Placed {
 	if !list.IsList() {
 		list.Errorf("`overrides` must be a list, this is %s: begin each override with `- domain:`", list.What())
@@ -334,7 +334,7 @@ func appendEntries(b []byte, all []descriptor.Entry) []byte {
 	return b
 }
 
-// writableAsText reports whether entries.Parse reads back what entries.Format writes of them.
+// writableAsText reports whether entries.Parse restores the entries from the text that entries.Format writes.
 func writableAsText(all []descriptor.Entry) bool {
 	return !slices.ContainsFunc(all, func(e descriptor.Entry) bool {
 		return e.Key == "" || e.Key[0] == ' ' || strings.Contains(e.Key, "=")
@@ -358,7 +358,7 @@ func appendScalar(b []byte, s string) []byte {
 	return appendQuoted(b, s)
 }
 
-// appendQuoted appends a text in quotes, on one line. What cannot be seen is escaped.
+// appendQuoted appends a text in quotes, on one line. Invisible characters are escaped.
 func appendQuoted(b []byte, s string) []byte {
 	b = append(b, '"')
 	for _, r := range s {

@@ -43,10 +43,10 @@ type File struct {
 	metrics *Metrics
 
 	mu      sync.Mutex
-	info    fs.FileInfo // of what was read
-	records []Placed    // in the order of the file
+	info    fs.FileInfo // state of the file when it was read
+	records []Placed    // the overrides, in the order of the file
 	listed  []listed    // records, sorted for List; nil: not sorted yet
-	set     *Set        // of records
+	set     *Set        // set of the records
 	failing string      // why the newest content cannot be used
 }
 
@@ -86,7 +86,7 @@ func (e *FileError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// load reads the file, and replaces what was read before if it can be used.
+// load reads the file, and replaces the records if the content is valid.
 func (f *File) load() error {
 	info, err := files.Stat(f.o.Path)
 	if err != nil {
@@ -139,7 +139,7 @@ func (f *File) Run(ctx context.Context, apply func(*Set)) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var applied *Set
-	var changing fs.FileInfo // how the file was at the last look, if it is not what was read
+	var changing fs.FileInfo // state of the file at the last look, if it differs from the content that was read
 	for {
 		f.mu.Lock()
 		set := f.set
@@ -204,11 +204,11 @@ func (f *File) report(err error) {
 		"overrides", f.set.Len(), "error", err)
 }
 
-// ReadOnlyError says what people must write into a file of overrides, because this replica only reads it. It is
+// ReadOnlyError lists the edits that people must make in a file of overrides, because this replica only reads it. It is
 // ErrReadOnly.
 type ReadOnlyError struct {
 	Path  string
-	Steps []string // what to change there
+	Steps []string // edits to make there
 }
 
 // mostSteps is how many bytes of steps an error has. Clients reject long messages of errors.
@@ -232,7 +232,7 @@ func (e *ReadOnlyError) Error() string {
 func (e *ReadOnlyError) Is(target error) bool { return target == ErrReadOnly }
 
 // Write implements Source. It changes nothing, because people and their tools keep the file: the error is a
-// *ReadOnlyError that contains the YAML to write. If there is nothing to remove, there is no error.
+// *ReadOnlyError that contains the YAML to write. Removing an override that does not exist is not an error.
 func (f *File) Write(_ context.Context, author string, edits []Edit) ([]Override, error) {
 	if err := CheckEdits(author, edits); err != nil {
 		return nil, err
@@ -340,7 +340,7 @@ func (f *File) inOrder() []listed {
 	return f.listed
 }
 
-// History implements Source. There is none: people keep the file, in version control or elsewhere.
+// History implements Source. It always fails: people keep the file, in version control or elsewhere.
 func (f *File) History(context.Context, Query) ([]Event, error) {
 	return nil, fmt.Errorf("%w: see the history of that file where you keep it", ErrReadOnly)
 }

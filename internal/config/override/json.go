@@ -19,8 +19,8 @@ import (
 )
 
 // Programs write an override in one form: in Redis, in the copy of it, in files with one on each line, and in answers
-// of commands. It is what protojson writes for ratelimitd.admin.v1.Override with the names of the proto. It is read and
-// written by hand, because a start reads up to a million, and encoding/json takes 2 to 3 times as long.
+// of commands. It is protojson's form of ratelimitd.admin.v1.Override, with the names of the proto. It is read and
+// written by hand, because startup reads up to a million overrides, and encoding/json takes 2 to 3 times as long.
 
 // jsonField is a field of the form.
 type jsonField struct {
@@ -50,7 +50,8 @@ var (
 	jsonEntryNames = []string{"key", "value"}
 )
 
-// formOfJSON returns the form. It is made by the first call: a program without overrides does not link what reads it.
+// formOfJSON returns the form. The first call builds it, so that a program without overrides does not link the code for
+// reading it.
 func formOfJSON() *jsonForm {
 	jsonOnce.Do(func() {
 		theForm.fields = newJSONFields()
@@ -160,7 +161,7 @@ func appendJSONText(b []byte, name, s string) []byte {
 		return b
 	}
 	b = append(append(b, name...), '"')
-	plain := 0 // where what needs no escape begins
+	plain := 0 // start of the text that needs no escape
 	for i := range len(s) {
 		c := s[i]
 		if c >= ' ' && c != '"' && c != '\\' {
@@ -207,7 +208,7 @@ func appendJSONTime(b []byte, t time.Time) []byte {
 	return append(b, '"')
 }
 
-// ReadJSON reads an override in the form for programs. What is null or zero counts as absent.
+// ReadJSON reads an override in the form for programs. A null or zero value counts as absent.
 func ReadJSON(text []byte) (*Override, error) {
 	o, col, err := readJSON(text)
 	if err != nil {
@@ -245,8 +246,8 @@ func readJSON(text []byte) (_ *Override, col int, _ error) {
 type jsonReader struct {
 	text  []byte
 	at    int
-	token int    // where the last token begins
-	field string // the field that is read; empty: none
+	token int    // start of the last token
+	field string // field being read; empty between fields
 	err   error
 }
 
@@ -259,7 +260,7 @@ func (r *jsonReader) fail(format string, args ...any) {
 	}
 }
 
-// next returns the first byte of the next token; 0: there is none.
+// next returns the first byte of the next token; 0 at the end.
 func (r *jsonReader) next() byte {
 	if r.err != nil {
 		return 0

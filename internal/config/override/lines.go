@@ -14,8 +14,8 @@ import (
 // maxLine bounds a line of a file, in bytes.
 const maxLine = 1 << 20
 
-// areLines reports whether a file has overrides in the form for programs, one on each line, and no YAML. A YAML map in
-// braces begins with the key overrides.
+// areLines reports whether a file has overrides in the form for programs, one on each line, instead of YAML. A YAML map
+// in braces starts with the key overrides.
 func areLines(data []byte) bool {
 	for {
 		data = bytes.TrimLeft(data, " \t\r\n")
@@ -28,8 +28,9 @@ func areLines(data []byte) bool {
 	return braces && !bytes.HasPrefix(bytes.TrimLeft(inside, " \t\r\n\"'"), []byte("overrides"))
 }
 
-// Lines reads overrides in the form for programs, one on each line. Lines that are empty or begin with # are left out.
-// It ends with the first error, which names its place; name is the name of the file. The file may be of any size.
+// Lines reads overrides in the form for programs, one on each line. Empty lines and lines that start with # are
+// skipped. It ends with the first error, which has a position; name is the name of the file. The file may be of any
+// size.
 func Lines(name string, from io.Reader) iter.Seq2[Placed, error] {
 	return func(yield func(Placed, error) bool) {
 		lines := bufio.NewScanner(from)

@@ -22,8 +22,8 @@ type Override struct {
 	Reason string // why, for people; at most MaxText bytes
 	Author string // who made the last change; at most MaxText bytes
 
-	Version int64     // of the source when this record was last written; 0: never
-	Changed time.Time // when that was
+	Version int64     // source's version when this record was last written; 0 if never
+	Changed time.Time // time of that write
 }
 
 // Identity names the counters that an override is for. A source has at most one override of an identity.
@@ -31,22 +31,22 @@ type Identity struct {
 	Domain string
 	Rule   string // the rule's path
 	Limit  string // the name of one of the rule's limits; empty: the only one, or all
-	// the descriptor that the caller sends; where the rule groups values, with the values that count
+	// the descriptor that the client sends, with grouped values if the rule groups them
 	Entries []descriptor.Entry
 }
 
-// Numbers are what an override replaces.
+// Numbers replace a rule's numbers.
 type Numbers struct {
 	Kind     Kind
 	Requests uint64 // Replace: requests per unit. Scale: the factor in millionths
 	// Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
 	Burst uint64
 
-	NotBefore int64 // seconds since the Unix epoch; 0: at once
-	ExpiresAt int64 // seconds since the Unix epoch; 0: never
+	NotBefore int64 // seconds since the Unix epoch; 0 means immediately
+	ExpiresAt int64 // seconds since the Unix epoch; 0 means never
 }
 
-// Kind is what an override does to a limit.
+// Kind is the effect of an override on a limit.
 type Kind uint8
 
 // The kinds.
@@ -62,13 +62,13 @@ const (
 	MaxText    = 512       // bytes of Reason and of Author
 	MaxEntries = 32        // entries of a descriptor
 	MaxName    = 4096      // bytes of the domain, of the path, of a key and of a value
-	MaxFactor  = 1000      // of Scale
+	MaxFactor  = 1000      // largest factor of Scale
 	One        = 1_000_000 // a factor of 1
 
 	maxTime = 253_402_300_799 // the last second of the year 9999
 )
 
-// Validate checks what can be checked without rules.
+// Validate checks everything that does not depend on rules.
 func (o *Override) Validate() error {
 	switch {
 	case o.Domain == "":
@@ -137,7 +137,7 @@ var (
 	errYears = errors.New("it must lie between the years 1970 and 9999")
 )
 
-// Choose sets the Kind and its number, of which exactly one must be given. A factor of 0 is none.
+// Choose sets the Kind and its number, of which exactly one must be given. A factor of 0 is not given.
 func (n *Numbers) Choose(requests *uint64, factor float64, unlimited, blocked bool) error {
 	given := 0
 	choose := func(is bool, k Kind, number uint64) {
@@ -209,8 +209,8 @@ func (n *Numbers) Words() string {
 	return text
 }
 
-// Apply replaces the numbers of a rule's limit, which most bounds. It returns a *descriptor.LimitError, and leaves the
-// limit as it was, if it cannot be counted with these numbers. Blocked makes a limit that admits nothing and counts
+// Apply replaces the numbers of a rule's limit by at most most. It returns a *descriptor.LimitError, and leaves the
+// limit as it was, if it cannot be counted with these numbers. Blocked makes a limit that denies everything and counts
 // nothing. Unlimited has no limit: it changes nothing.
 func (n *Numbers) Apply(l *descriptor.Limit, most uint64) error {
 	was := *l
@@ -283,7 +283,7 @@ var escaper = strings.NewReplacer(`\`, `\\`, `|`, `\|`, `=`, `\=`)
 // maxLogged bounds the text of a descriptor in a log, in bytes.
 const maxLogged = 256
 
-// ShortText is the beginning of a descriptor for a log: key=value, key=value.
+// ShortText is a descriptor for a log, truncated if it is long: key=value, key=value.
 func ShortText(entries []descriptor.Entry) string {
 	var b strings.Builder
 	for i := range entries {

@@ -31,16 +31,16 @@ func (q *Query) Length() int {
 	return min(q.Limit, most)
 }
 
-// ErrPage is the error of a Query whose After is not what a page before gave.
+// ErrPage is the error of a Query whose After is not from a previous page.
 var ErrPage = errors.New("the beginning of the page is not one that a page before gave")
 
-// Place returns where a page begins: after the record with this text of its Identity in this domain.
+// Place returns the start of a page: after the record with this text of its Identity in this domain.
 func Place(domain, identity string) string {
 	b := binary.AppendUvarint(nil, uint64(len(domain)))
 	return base64.RawURLEncoding.EncodeToString(append(append(b, domain...), identity...))
 }
 
-// ReadPlace reads what Place returned.
+// ReadPlace decodes a text from Place.
 func ReadPlace(text string) (domain, identity string, err error) {
 	if text == "" {
 		return "", "", nil

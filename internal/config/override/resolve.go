@@ -12,7 +12,7 @@ import (
 
 // Resolve checks an override against rules, and completes its identity: the rule may be named by its path, by its path
 // without the domain, by its name, and by the name of one of its limits. Afterwards Rule is the path, Limit is empty if
-// the rule has one limit, and grouped values are those that count. The error says what to write instead.
+// the rule has one limit, and Entries have their grouped values. The error suggests a correction.
 func Resolve(tree *descriptor.Tree, o *Override) error {
 	if err := o.Validate(); err != nil {
 		return err

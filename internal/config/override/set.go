@@ -11,13 +11,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Set is what decisions need of all overrides. The zero value has none.
+// Set is the part of all overrides that decisions need. The zero value is empty.
 type Set struct {
-	Version int64 // of the source
+	Version int64 // version of the source
 	shards  []shard
 	count   int
 	size    int    // bytes of all identities
-	sum     uint64 // of the members' sums
+	sum     uint64 // sum of the members' sums
 	named   bool   // an override of one limit is, or was, among them
 }
 
@@ -119,7 +119,7 @@ func (s *Set) Find(scratch []byte, rule *descriptor.Rule, limit string, entries 
 	return n, scratch
 }
 
-// Get returns the numbers of one override, active or not, or nil if there is none.
+// Get returns the numbers of one override, active or not, or nil if it does not exist.
 func (s *Set) Get(i *Identity) *Numbers {
 	if s.Len() == 0 {
 		return nil
@@ -228,11 +228,12 @@ func (b *builder) put(identity *Identity, numbers Numbers) {
 	b.members = append(b.members, member{maphash.Bytes(seed, id), id, numbers})
 }
 
-// into fills a set with what was gathered.
+// into fills a set with the gathered overrides.
 func (b *builder) into(s *Set) {
 	n := 1 << bits.Len(uint(len(b.members)/perShard))
 	mask := uint64(n - 1)
-	ends := make([]int, n+1) // first the count of shard i is at i+1, then its begin is at i, and at last its end is at i
+	// ends[i+1] first counts the members of shard i, then ends[i] is the start of shard i, and finally its end
+	ends := make([]int, n+1)
 	for i := range b.members {
 		ends[b.members[i].hash&mask+1]++
 	}

@@ -84,7 +84,7 @@ func (sh shard) len() int {
 	return int(binary.LittleEndian.Uint32(sh))
 }
 
-// members returns what the shard holds. The identities are valid as long as the shard.
+// members returns the overrides in the shard. The identities are valid as long as the shard.
 func (sh shard) members() []member {
 	all := make([]member, sh.len(), sh.len()+1)
 	for i := range all {

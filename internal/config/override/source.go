@@ -10,19 +10,20 @@ import (
 // Source keeps the records of overrides. Its methods may be called at any time, by any number of goroutines.
 type Source interface {
 	// Run calls apply with the set of all overrides, and again after each change by any replica, until ctx ends. One call
-	// of apply ends before the next begins.
+	// of apply ends before the next starts.
 	Run(ctx context.Context, apply func(*Set)) error
 
 	// Write writes and removes overrides, all of them or none. It returns when the changes will survive a crash of this
-	// replica. The records that it returns have their new Version; it is 0 if there was nothing to remove. At most
-	// MaxEdits are written at once. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or why the
-	// source cannot be reached.
+	// replica. The records that it returns have their new Version; it is 0 if there was nothing to remove. One call writes
+	// at most MaxEdits. The error is a *ReadOnlyError, ErrFull, a *ConflictError, an *EditError, or the reason why the
+	// source is unreachable.
 	Write(ctx context.Context, author string, edits []Edit) ([]Override, error)
 
-	// Get returns the records of some overrides, in the same order; nil: there is none. At most MaxEdits are read at once.
+	// Get returns the records of some overrides, in the same order, nil for one that does not exist. One call reads at
+	// most MaxEdits.
 	Get(ctx context.Context, which []Identity) ([]*Override, error)
 
-	// List returns records in a fixed order, and where the next page begins; empty: there is none.
+	// List returns records in a fixed order, and the start of the next page, empty after the last one.
 	List(ctx context.Context, q Query) (page []Override, next string, err error)
 
 	// History returns the last changes, the newest first.
@@ -32,7 +33,7 @@ type Source interface {
 // Bounds of a source.
 const (
 	MaxOverrides = 1_000_000
-	MaxEdits     = 1000 // of one Write
+	MaxEdits     = 1000 // edits of one Write
 )
 
 // Edit writes or removes one override.
@@ -42,8 +43,8 @@ type Edit struct {
 	Expect   *int64 // the Version that the record must have now, 0 for none; nil: any
 }
 
-// Check returns a *ConflictError if the edit expects another version than the record has. A nil record means that there
-// is none.
+// Check returns a *ConflictError if the edit expects another version than the record has. The record is nil if it does
+// not exist.
 func (e *Edit) Check(record *Override) error {
 	found := int64(0)
 	if record != nil {
@@ -60,7 +61,7 @@ type Query struct {
 	Domain string
 	Rule   string            // a path; empty: all rules
 	Where  map[string]string // entries that the descriptor must have
-	After  string            // where the page begins, from the page before
+	After  string            // start of the page, from the previous page; empty for the first
 	Limit  int               // the most records of a page; 0 means 100, the maximum is 1000
 }
 
@@ -74,15 +75,15 @@ type Event struct {
 	After   *Override // nil: it was removed
 }
 
-// ErrFull is the error of a write that there is no room for.
+// ErrFull is the error of a write that does not fit.
 var ErrFull = errors.New("no room for these overrides")
 
 // ErrReadOnly is the error of a write to a source that this replica only reads.
 var ErrReadOnly = errors.New("the overrides are read from a file, which this replica does not change")
 
-// EditError reports an edit that cannot be written, no matter what the source holds.
+// EditError reports an edit that is invalid independently of the source's content.
 type EditError struct {
-	Index int // of the edit
+	Index int // index of the edit
 	Err   error
 }
 
@@ -116,11 +117,11 @@ func CheckEdits(author string, edits []Edit) error {
 	return nil
 }
 
-// ConflictError reports that a record is not the one that the caller has seen.
+// ConflictError reports that a record has changed since the version that the edit expects.
 type ConflictError struct {
 	Identity Identity
 	Expected int64
-	Found    int64 // the record's version; 0: there is none
+	Found    int64 // the record's version; 0 if it does not exist
 }
 
 // Error implements error.

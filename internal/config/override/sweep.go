@@ -20,8 +20,8 @@ const (
 type Shared interface {
 	Source
 
-	// Turn reports whether this replica may now do what only one of the replicas that share the source should do. No
-	// other replica may do it for this time.
+	// Turn reports whether this replica is the one that may do a shared job now. No other replica that shares the source
+	// may do it during span.
 	Turn(ctx context.Context, span time.Duration) (bool, error)
 }
 
@@ -29,7 +29,7 @@ type Shared interface {
 // every replica.
 type Sweeper struct {
 	Source  Shared
-	InForce func() *Set  // what this replica knows of them
+	InForce func() *Set  // this replica's current set of overrides
 	Log     *slog.Logger // default slog.Default()
 }
 
@@ -91,7 +91,7 @@ func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err er
 	}
 	written, err := s.Source.Write(ctx, sweeper, edits)
 	if _, changed := errors.AsType[*ConflictError](err); changed {
-		return 0, nil // at this moment; the next sweep removes the others
+		return 0, nil // nothing is removed now; the next sweep removes the others
 	}
 	if err != nil {
 		return 0, fmt.Errorf("remove overrides that have ended: %w", err)

@@ -28,9 +28,9 @@ func spread(wait time.Duration, factor, r float64) time.Duration {
 	return wait + time.Duration(float64(wait)*factor*(2*r-1))
 }
 
-// rejections decides when a NACK is sent. Some servers answer a NACK at once with the same rules. If each were answered
-// at once, both sides would do nothing else. So the first NACK is sent at once, and each further one for the same rules
-// waits twice as long as the one before.
+// rejections decides when a NACK is sent. Some servers answer a NACK immediately with the same rules. If each of these
+// were answered immediately, the two sides would loop. So the first NACK is sent without delay, and each further one
+// for the same rules waits twice as long as the one before.
 type rejections struct {
 	first, most time.Duration // the shortest and the longest wait
 

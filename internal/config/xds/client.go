@@ -27,7 +27,7 @@ type Options struct {
 	NodeID       string
 	NodeMetadata map[string]string
 
-	MaxMessageBytes int // of one response; 0 means 64 MiB
+	MaxMessageBytes int // largest size of one response; 0 means 64 MiB
 
 	ConnectRetry time.Duration // between attempts to connect, plus or minus half; 0 means 3 s
 	Backoff      Backoff       // before reconnecting after a stream has ended; zero: 10 s to 60 s, plus or minus half
@@ -127,7 +127,7 @@ func New(o Options) (*Client, error) {
 	return c, nil
 }
 
-// Files returns the state of every resource, sorted by name. The caller must not modify it.
+// Files returns the state of every resource, sorted by name. The result must not be modified.
 func (c *Client) Files() []descriptor.FileStatus { return c.rules.Files() }
 
 // Statistics calls visit for the counters that envoyproxy/ratelimit has too. Their names in envoyproxy/ratelimit are
@@ -140,7 +140,7 @@ func (c *Client) WriteStats(w io.Writer) { c.metrics.writeStats(w) }
 // Run receives rules until ctx is done, and calls apply whenever the active rules change. Calls of apply do not
 // overlap, and the server gets its answer after apply has returned. Run returns nil.
 //
-// While there is no stream the active rules stay, and the rules of a resource stay when its next version is rejected. A
+// While no stream is open the active rules stay, and the rules of a resource stay when its next version is rejected. A
 // result without a tree means that all received rules were rejected and none were active before.
 func (c *Client) Run(ctx context.Context, apply func(config.Result)) error {
 	for {
@@ -188,7 +188,7 @@ func (c *complaints) news(text string, now time.Time) bool {
 	return true
 }
 
-// logEnding logs why there is no stream.
+// logEnding logs why the stream ended.
 func (c *Client) logEnding(end ending, wait time.Duration) {
 	text := end.err.Error()
 	if !c.logged.news(text, time.Now()) {

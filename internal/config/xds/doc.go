@@ -3,10 +3,9 @@
 //
 // A Client keeps one stream open and reconnects when it ends. It turns each resource into the values of a rule file,
 // compiles them with package config, and applies the result. It answers each set of rules with an ACK or a NACK, and
-// delays repeated NACKs, because some servers answer a NACK at once with the same rules.
+// delays repeated NACKs, because some servers answer a NACK immediately with the same rules.
 //
 // Run is called once. All other methods may be called by any goroutine. Applied rules are immutable.
 //
-// The package does not decide what rules mean (package config does), does not read the environment, and is no xDS
-// server.
+// The package does not interpret rules (package config does), does not read the environment, and is not an xDS server.
 package xds

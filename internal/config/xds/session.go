@@ -99,10 +99,10 @@ type session struct {
 	calls discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	apply func(config.Result)
 
-	// version is the last one accepted on this stream. Every stream begins without one, because another instance of the
+	// version is the last one accepted on this stream. Every stream starts without one, because another instance of the
 	// server may have given the same version to other rules.
 	version string
-	nonce   string // of the newest response
+	nonce   string // nonce of the newest response
 	others  complaints
 }
 

@@ -9,9 +9,9 @@ import (
 
 // Position is where a value stands.
 type Position struct {
-	File string // for values that come from no file: their source and the path to them
-	Line int    // from 1; 0: there are no lines
-	Col  int    // from 1, in characters
+	File string // file name; for values without a file, their source and the path to them
+	Line int    // line number from 1; 0 for values without lines
+	Col  int    // column in characters, from 1
 }
 
 // Near names the position for a message about the same file: "on line 3", or "at PATH" where there are no lines.
@@ -30,26 +30,26 @@ func (p Position) From(other Position) string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// Errorf returns an error about what stands there.
+// Errorf returns an error at the position.
 func (p Position) Errorf(format string, args ...any) *Error {
 	return &Error{File: p.File, Line: p.Line, Col: p.Col, Msg: fmt.Sprintf(format, args...)}
 }
 
 // Error is one mistake in a file that people write.
 type Error struct {
-	File string // as the caller named the file
-	Line int    // from 1; 0 if the file as a whole is at fault, say because it cannot be read
-	Col  int    // from 1, in characters
-	Msg  string // what is wrong, and what to write instead
+	File string // name given to the reader
+	Line int    // line number from 1; 0 if the error is about the whole file, for example because it cannot be read
+	Col  int    // column in characters, from 1
+	Msg  string // the problem, and how to fix it
 
-	Reference Reference // of a warning: what envoyproxy/ratelimit does with the file
+	Reference Reference // for a warning: how envoyproxy/ratelimit treats the file
 }
 
-// Reference is what envoyproxy/ratelimit does with a file that is accepted here with a warning. The zero value says
-// nothing.
+// Reference tells how envoyproxy/ratelimit treats a file that is accepted here with a warning. The zero value is for
+// unknown.
 type Reference string
 
-// What it does.
+// How envoyproxy/ratelimit treats the file.
 const (
 	ReadsToo Reference = "envoyproxy/ratelimit reads it in the same way"
 	Rejects  Reference = "envoyproxy/ratelimit rejects the file"

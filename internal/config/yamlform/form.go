@@ -7,7 +7,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Field is one row of a Form: a key, and what puts its value into a T. Read is not called for a null.
+// Field is one row of a Form: a key, and the function that stores its value in a T. Read is not called for a null.
 type Field[T any] struct {
 	Key
 	Read func(into *T, v Value)
@@ -19,7 +19,8 @@ type Form[T any] struct {
 	read []func(into *T, v Value)
 }
 
-// NewForm returns a form of at most 64 keys. The name is for references from Type.Of, what names the map in messages.
+// NewForm returns a form of at most 64 keys. Type.Of refers to a form by its name; messages describe its maps by the
+// second argument.
 func NewForm[T any](name, what string, fields ...Field[T]) *Form[T] {
 	if len(fields) > 64 {
 		panic(fmt.Sprintf("%s has %d keys, 64 are the most", what, len(fields)))

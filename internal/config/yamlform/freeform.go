@@ -7,7 +7,7 @@ import (
 )
 
 // AnyMap reads a map of anything: text, finite numbers, true, false, null, lists and maps of them. All of it can stand
-// in a google.protobuf.Struct. It returns nil, with an error noted, for what is no map.
+// in a google.protobuf.Struct. It returns nil, and notes an error, for a value that is not a map.
 func (v Value) AnyMap() map[string]any {
 	if !v.IsMap() {
 		v.Errorf("%s must be a map, this is %s", v.label(), v.What())

@@ -12,8 +12,8 @@ type Language struct {
 
 // Map is one map of a language.
 type Map struct {
-	Name string // for references from Type.Of
-	What string // in words, for messages and references
+	Name string // name for references from Type.Of
+	What string // description for messages and references
 	Keys []Key
 }
 
@@ -42,23 +42,23 @@ func (m *Map) Has(name string) bool { return m.index(name) >= 0 }
 type Key struct {
 	Name      string
 	Type      Type
-	Doc       string // what it means, in Markdown
-	Default   string // the value that applies if the key is absent, in Markdown; empty: nothing that needs saying
+	Doc       string // meaning of the key, in Markdown
+	Default   string // value that applies if the key is absent, in Markdown; empty if obvious
 	Required  bool
 	Extension bool // envoyproxy/ratelimit does not have it
 }
 
-// Type is what a key's value may be. The same type reads the value, describes it and bounds it in a schema.
+// Type describes the values that a key may have. The same type reads the value, describes it and bounds it in a schema.
 type Type struct {
 	Kind        Kind
-	Names       []string // of Choice and Choices; of Nested and ListOf: names that may replace the map
-	AnyCase     bool     // of Names: in any case of letters
-	Least, Most uint64   // of Number; of Decimal, Weights and Table: only Most
-	Word        string   // of Number: a word that may stand in its place
-	Of          string   // of Nested and ListOf: the name of a Map
-	Pattern     string   // of Text, if it must have a form: a regular expression for the whole
-	Form        string   // of Text with a Pattern, and of Anything: the form in words
-	Floats      bool     // of Text: a number with a point is a text too, as it is written
+	Names       []string // choices of Choice and Choices; for Nested and ListOf, names that may replace the map
+	AnyCase     bool     // whether Names may be written in any case of letters
+	Least, Most uint64   // range of Number; Decimal, Weights and Table use only Most
+	Word        string   // word that may replace a Number
+	Of          string   // name of the Map of Nested and ListOf
+	Pattern     string   // regular expression for the whole of a Text that must have a form; empty if any
+	Form        string   // form in words, for Text with a Pattern and for Anything
+	Floats      bool     // whether Text accepts a number with a point, as it is written
 }
 
 // Kind is the kind of a Type.
@@ -66,7 +66,7 @@ type Kind int
 
 // Kinds of values.
 const (
-	Anything Kind = iota // Form says what, if not everything
+	Anything Kind = iota // Form describes the value, if it is restricted
 	Text
 	TextList
 	TextOrList // one text, or a list of them

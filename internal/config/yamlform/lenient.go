@@ -7,8 +7,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// lastWins returns a map in which no key stands twice. The last one counts, but where both values are maps they become
-// one: what the last one leaves out is as in the first one.
+// lastWins returns a map in which no key stands twice. The last one counts, but where both values are maps they are
+// merged: keys that the last one leaves out come from the first one.
 func (v Value) lastWins() Value {
 	m, r := v.node(), v.r
 	places := make(map[string]int, len(m.Content)/2)
@@ -62,7 +62,7 @@ func (v Value) lastWins() Value {
 	return v
 }
 
-// untilEnd cuts off what follows the end of a document ("...") and begins no other one.
+// untilEnd cuts off text that follows the end of a document ("...") without starting another one.
 func (r *Reader) untilEnd(data []byte) []byte {
 	for line, at := 1, 0; at < len(data); line++ {
 		end := len(data)

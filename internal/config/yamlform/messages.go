@@ -9,9 +9,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// unknownKeyMessage is a message about a key that a map does not have. It says what the key was probably meant to be,
-// else where it belongs, else which keys there are. Finding that out takes long: String is called only for errors that
-// are reported.
+// unknownKeyMessage is a message about a key that a map does not have. It suggests the key that was probably meant, or
+// the map where the key belongs, or lists the existing keys. Finding that out takes long: String is called only for
+// errors that are reported.
 type unknownKeyMessage struct {
 	k, value *yaml.Node
 	m        *Map
@@ -87,7 +87,7 @@ func what(n *yaml.Node) string {
 
 const longest = 60 // characters of a file that a message repeats
 
-// Clip returns the beginning of a text, as much as a message quotes.
+// Clip returns as much of a text as a message quotes.
 func Clip(s string) string {
 	n := 0
 	for i := range s {

@@ -8,10 +8,10 @@ const MaxErrors = 500
 // notes collects the errors, or the warnings, of one file.
 type notes struct {
 	all []*Error
-	// what was noted since the first alias; what an alias stands for is read once for each alias
+	// notes since the first alias, to remove duplicates: the target of an alias is read once for each alias
 	seen map[Error]struct{}
 	at   map[Position]struct{} // where seen was noted
-	more int                   // beyond MaxErrors
+	more int                   // number of notes beyond MaxErrors
 }
 
 // add notes an error. repeats says that the same error may have been noted before. The message of an error beyond

@@ -25,10 +25,10 @@ type Pair struct {
 
 // step is one step of the path from the top of plain values to one of them.
 type step struct {
-	from  int    // the step before, counted from 1; 0: this is the top
-	key   string // of a map; empty: of a list
-	index int    // of a list
-	path  string // the whole path, if it is another
+	from  int    // index of the previous step, counted from 1; 0 at the top
+	key   string // key in a map; empty in a list
+	index int    // index in a list
+	path  string // the whole path, if it does not follow from the other fields
 }
 
 // pathTo returns the path to a value, with a colon and a space before it, as in ": descriptors[2].rate_limit.unit"; it
@@ -128,7 +128,8 @@ func addContent(n *yaml.Node, many int) []yaml.Node {
 	return nodes
 }
 
-// number writes a number of JSON: what has no fraction is whole, up to where a float64 counts by ones.
+// number writes a number of JSON. A number without a fraction is an integer, up to 2^53, where a float64 no longer
+// holds every integer.
 func number(v float64) (tag, text string) {
 	switch {
 	case v == math.Trunc(v) && math.Abs(v) < 1<<53:
@@ -137,7 +138,7 @@ func number(v float64) (tag, text string) {
 		return "!!float", ".nan"
 	case math.IsInf(v, 0):
 		return "!!float", ".inf"
-	case math.Abs(v) >= 1e-6 && math.Abs(v) < 1e21: // as JSON writes it: without an exponent
+	case math.Abs(v) >= 1e-6 && math.Abs(v) < 1e21: // JSON writes these without an exponent
 		return "!!float", strconv.FormatFloat(v, 'f', -1, 64)
 	default:
 		return "!!float", strconv.FormatFloat(v, 'g', -1, 64)

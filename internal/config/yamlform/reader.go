@@ -27,8 +27,8 @@ type Options struct {
 	Ignored []string
 	// Hint returns a better message about an unknown key, or "".
 	Hint func(key string, value Value) string
-	// Meant suggests what to write instead of an unknown key that resembles no known key, or returns "". The key is in the
-	// map in, which has the form m.
+	// Meant suggests a correction for an unknown key that resembles no known key, or returns "". The key is in the map in,
+	// which has the form m.
 	Meant func(m *Map, in Value, key string, value Value) string
 }
 
@@ -104,8 +104,8 @@ func (r *Reader) Parse(data []byte) []Value {
 	return roots
 }
 
-// ParseOne returns the only document of a text, and whether there is no error. empty is the error about a text without
-// a document, second the one about a second document.
+// ParseOne returns the only document of a text, and whether it has no error. empty is the error about a text without a
+// document, second the one about a second document.
 func (r *Reader) ParseOne(data []byte, empty, second string) (doc Value, ok bool) {
 	docs := r.Parse(data)
 	switch {
@@ -124,16 +124,16 @@ func (r *Reader) ParseOne(data []byte, empty, second string) (doc Value, ok bool
 // Errors returns the errors noted so far, in the order of the file.
 func (r *Reader) Errors() []*Error { return r.errs.sorted() }
 
-// Warnings returns what was accepted although it is probably a mistake, in the order of the file.
+// Warnings returns the probable mistakes that were accepted, in the order of the file.
 func (r *Reader) Warnings() []*Error { return r.warnings.sorted() }
 
 // Found is how many errors were noted so far.
 func (r *Reader) Found() int { return len(r.errs.all) + r.errs.more }
 
-// Size is how many bytes of text were read so far: what a file may cost is in proportion to it.
+// Size is the number of bytes of text read so far. Bounds on the cost of a file are in proportion to it.
 func (r *Reader) Size() int { return r.size }
 
-// Lenient says whether probable mistakes are taken with a warning.
+// Lenient reports whether probable mistakes are accepted with a warning.
 func (r *Reader) Lenient() bool { return r.o.Lenient }
 
 // ErrorAt notes an error.
@@ -141,7 +141,7 @@ func (r *Reader) ErrorAt(at Position, format string, args ...any) {
 	r.errs.add(r.aliased, at, "", format, args)
 }
 
-// WarnAt notes a warning, with what envoyproxy/ratelimit does.
+// WarnAt notes a warning, and how envoyproxy/ratelimit treats the file.
 func (r *Reader) WarnAt(at Position, reference Reference, format string, args ...any) {
 	r.warnings.add(r.aliased, at, reference, format, args)
 }

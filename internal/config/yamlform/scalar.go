@@ -62,7 +62,7 @@ func (r *Reader) tagged(n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// Texts reads a list of texts, or a single text. It leaves out what is wrong.
+// Texts reads a list of texts, or a single text. It skips invalid items.
 func (v Value) Texts() []string {
 	var all []string
 	for item := range v.Items() {
@@ -279,7 +279,7 @@ func whole(n *yaml.Node) (u uint64, ok bool) {
 	return u, ok
 }
 
-// decode lets the library decide what a scalar means. It panics on some odd tags, which is a bug in the library.
+// decode lets the library interpret a scalar. The library panics on some odd tags, which is a bug.
 func decode(n *yaml.Node, into any) (ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -11,8 +11,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// The library returns errors as text. Each text that people meet has a row here: its beginning, the usual cause, and
-// where the mistake is.
+// The library returns errors as text. Each text that people meet has a row here: its prefix, the usual cause, and the
+// place of the mistake.
 var syntaxMessages = []syntaxMessage{
 	{text: "unknown anchor", hint: "if the * is part of a value, put the value in quotes", where: lastLine},
 	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes",
@@ -39,9 +39,9 @@ var syntaxMessages = []syntaxMessage{
 }
 
 type syntaxMessage struct {
-	text string // the beginning of the library's text
+	text string // prefix of the library's text
 	hint string
-	// where finds the mistake. nil: the library names its line, which is where the construct begins that it could not
+	// where finds the mistake. If it is nil, the library names the line: the start of the construct that it could not
 	// finish.
 	where func(data []byte) (line, col int)
 }
@@ -71,7 +71,7 @@ func syntaxError(name string, data []byte, err error) *Error {
 	case known.where != nil:
 		line, col = known.where(data)
 	case line > lines:
-		line = 1 // an unfinished construct that begins on the first line: the library then names the end of the file
+		line = 1 // an unfinished construct that starts on the first line: the library then names the end of the file
 	}
 	line = min(max(line, 1), lines)
 
@@ -94,7 +94,8 @@ func syntaxError(name string, data []byte, err error) *Error {
 	return &Error{File: name, Line: line, Col: col, Msg: "not YAML: " + text}
 }
 
-// splitMessage splits a text of the library, "yaml: line 3: what", into its parts. The line is 0 if it has none.
+// splitMessage splits a text of the library, "yaml: line 3: mapping values", into the line and the rest. The line is 0
+// if the text has none.
 func splitMessage(text string) (line int, what string) {
 	text = strings.TrimPrefix(text, "yaml: ")
 	if rest, ok := strings.CutPrefix(text, "line "); ok {
@@ -107,7 +108,8 @@ func splitMessage(text string) (line int, what string) {
 	return 0, text
 }
 
-// lastAlias is where an alias last stands up to the end of a line; the line's beginning if it does not.
+// lastAlias finds the last use of an alias up to the end of a line. It returns the start of the line if the alias is
+// not used.
 func lastAlias(data []byte, line int, anchor string) (aliasLine, col int) {
 	upTo := data[:offsetOf(data, line+1)]
 	i := bytes.LastIndex(upTo, []byte("*"+anchor))
@@ -165,10 +167,10 @@ func unclosed(data []byte) (line, col int, open bool) {
 var lineEnds = regexp.MustCompile("\r\n|\r|\u0085|\u2028|\u2029")
 
 // lastLine is the line that the library was reading when it gave up: it is fed line by line, and reads no further than
-// it must. For some mistakes the line that it names is where the surrounding block begins, or it names none.
+// it must. For some mistakes it names the start of the surrounding block instead, or no line.
 func lastLine(data []byte) (line, col int) {
 	line, col = 1, 1
-	defer func() { _ = recover() }() // as in documents
+	defer func() { _ = recover() }() // the library may panic here too: see documents
 	feed := &lineFeed{data: data}
 	d := yaml.NewDecoder(feed)
 	for {
@@ -181,8 +183,8 @@ func lastLine(data []byte) (line, col int) {
 
 type lineFeed struct {
 	data  []byte
-	lines int  // begun
-	mid   bool // within a line longer than a read
+	lines int  // number of lines started
+	mid   bool // in the middle of a line longer than a read
 }
 
 func (f *lineFeed) Read(p []byte) (int, error) {
@@ -231,7 +233,7 @@ func lineAt(data []byte, line int) string {
 	return string(data)
 }
 
-// offsetOf is where a line begins, the end of data if there is no such line.
+// offsetOf returns the offset of the start of a line, or the end of data if there is no such line.
 func offsetOf(data []byte, line int) int {
 	at := 0
 	for ; line > 1; line-- {

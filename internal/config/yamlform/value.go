@@ -66,7 +66,7 @@ func (v Value) expand(n *yaml.Node) bool {
 	return v.r.expanded <= v.r.most
 }
 
-// node is what the value is, behind an alias.
+// node resolves an alias and returns the value's node.
 func (v Value) node() *yaml.Node { return target(v.at) }
 
 func target(n *yaml.Node) *yaml.Node {
@@ -96,7 +96,7 @@ func (v Value) Position() Position { return v.r.position(v.at) }
 // Errorf notes an error about the value.
 func (v Value) Errorf(format string, args ...any) { v.r.ErrorAt(v.Position(), format, args...) }
 
-// Warnf notes a warning about the value, with what envoyproxy/ratelimit does.
+// Warnf notes a warning about the value, and how envoyproxy/ratelimit treats the file.
 func (v Value) Warnf(reference Reference, format string, args ...any) {
 	v.r.WarnAt(v.Position(), reference, format, args...)
 }

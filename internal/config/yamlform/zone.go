@@ -44,8 +44,8 @@ func (r *Reader) zone(name string) *time.Location {
 	return zone
 }
 
-// loadZone returns the time zone of that name, nil if there is none. The zone of the machine is none: replicas would
-// disagree.
+// loadZone returns the time zone of that name, or nil if it does not exist. The machine's local zone is not accepted:
+// replicas would disagree.
 func loadZone(name string) *time.Location {
 	if name == "" || name == "Local" {
 		return nil
