@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// BenchmarkThousand measures what a process says, and a list, with a thousand processes.
+// BenchmarkThousand measures the write of a replica's record, and a list of a thousand replicas.
 func BenchmarkThousand(b *testing.B) {
 	const processes = 1000
 	r := redistest.Start(b)

@@ -35,8 +35,8 @@ func (f *Fleet) beats(t *testing.T, want int) {
 	}
 }
 
-// Processes count each other, on every kind of server. One that leaves is gone at once; a smaller number is used after
-// it was seen for a while.
+// Replicas count each other, on every kind of server. A replica that leaves is removed from the list immediately, but a
+// smaller number is used only after it was seen for a while.
 func TestProcessesCountEachOther(t *testing.T) {
 	t.Parallel()
 	single := func(args ...string) func(*testing.T) redisconn.Options {

@@ -30,13 +30,13 @@ type Options struct {
 	// Run calls Changed when the number of replicas has changed. Nil: nothing is called.
 	Changed func(n int)
 
-	// Self returns what this replica says of itself. It must not wait. Nil: the replica is only counted, and List must not
+	// Self returns this replica's status record. It must not wait. With nil the replica is only counted, and List must not
 	// be called.
 	Self func() Process
 
 	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
 	Names  string                  // key of the list that Beat writes
-	Prefix string                  // of the keys of what replicas say
+	Prefix string                  // prefix of the keys of status records
 
 	Every time.Duration // between two beats; default 2 s
 	Lives time.Duration // how long a replica is on the list after its last beat; default 10 s
@@ -48,10 +48,10 @@ const (
 	keptNumbers = 8               // a lower number of replicas is used after it was seen this many times
 	kept        = 5 * time.Minute // how long a replica is listed after it was last seen
 
-	answerWithin = time.Second // bounds what is written and read, but for Beat
-	fresh        = time.Second // a list is not read again before
-	pageSize     = 100         // replicas that are read with one call, so that it does not hold up Redis
-	maxNames     = 64 << 10    // bytes of the list that are read: it has at most 1,000 names
+	answerWithin = time.Second // time limit for reads and writes, except Beat
+	fresh        = time.Second // least time between two reads of the list
+	pageSize     = 100         // replicas that are read with one call, so that it does not block Redis
+	maxNames     = 64 << 10    // bytes of the list that are read, enough for 1,000 names
 
 	// Without being asked, a replica reads the list once a minute, and more rarely in a large fleet, because all replicas
 	// do.
@@ -70,15 +70,15 @@ type Fleet struct {
 	measured  time.Time // when the next three were last measured
 	decisions Decisions
 	rates     Rates
-	versions  [3]int64 // of the overrides, at the last three times
+	versions  [3]int64 // versions of the overrides at the last three measurements
 	left      bool     // this replica has stopped
 	beatAt    time.Time
 
-	others     []Process // as they were read
-	readAt     time.Time // zero: never
+	others     []Process // latest records of the other replicas
+	readAt     time.Time // zero before the first read
 	unreadable int
-	silent     int   // replicas on the list that say nothing
-	failed     error // of the last attempt to reach Redis
+	silent     int   // replicas on the list without a record
+	failed     error // error of the last attempt to reach Redis
 
 	// Only Run uses these.
 	seen   [keptNumbers]int // the latest numbers of replicas
@@ -106,8 +106,8 @@ func New(o Options) *Fleet {
 // ID is the name of this replica. It changes with a restart.
 func (f *Fleet) ID() string { return f.id }
 
-// Run writes heartbeats, and what this replica says of itself. When ctx ends, it takes this replica off the list, and
-// returns nil.
+// Run writes heartbeats and this replica's record. When ctx ends, it removes this replica from the list, and returns
+// nil.
 func (f *Fleet) Run(ctx context.Context) error {
 	next := time.NewTimer(f.o.Every)
 	defer next.Stop()
@@ -122,7 +122,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 			}
 			f.report(ctx, err)
 		}
-		next.Reset(f.o.Every) // counted from the end of the beat, so that a slow one is not followed by another at once
+		next.Reset(f.o.Every) // counted from the end of the beat, to have a pause even after a slow one
 		select {
 		case <-ctx.Done():
 			f.leave(ctx)
@@ -138,7 +138,7 @@ func (f *Fleet) readAfter() time.Duration {
 	return max(readEvery, time.Duration(len(f.others))*readPerPeer)
 }
 
-// beat sends a heartbeat, and writes what this replica says.
+// beat sends a heartbeat, and writes this replica's record.
 func (f *Fleet) beat(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, f.o.Every)
 	defer cancel()
@@ -155,9 +155,9 @@ func (f *Fleet) beat(ctx context.Context) error {
 	return err
 }
 
-// count calls Changed if the number of replicas has changed. A higher number is used at once, and a lower one only
-// after it was seen keptNumbers times in a row: when Redis comes back empty, or was stopped for a while, the heartbeats
-// of the others have yet to arrive. While Redis does not answer, the last number stays.
+// count calls Changed if the number of replicas has changed. A higher number is used immediately, and a lower one only
+// after it was seen keptNumbers times in a row: after Redis was emptied, or stopped for a while, the heartbeats of the
+// others have yet to arrive. While Redis does not answer, the last number stays.
 func (f *Fleet) count(n int) {
 	f.seen[f.next%keptNumbers] = n
 	f.next++
@@ -169,7 +169,8 @@ func (f *Fleet) count(n int) {
 	}
 }
 
-// report logs, once, that Redis rejects what this replica writes. If Redis does not answer at all, others log that.
+// report logs, once, that Redis rejects this replica's writes. If Redis does not answer at all, other packages log
+// that.
 func (f *Fleet) report(ctx context.Context, err error) {
 	answer := goredis.Error(nil)
 	switch {
@@ -203,13 +204,13 @@ func (f *Fleet) measure(now time.Time) {
 	f.versions = [3]int64{f.versions[1], f.versions[2], self.Overrides.Version}
 }
 
-// says is what this replica says of itself now.
+// says returns the current record of this replica.
 func (f *Fleet) says(now time.Time) Process {
 	p := f.o.Self()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p.ID, p.Seen, p.PerSecond = f.id, now, f.rates
-	p.Overrides.Earlier = min(f.versions[0], p.Overrides.Version) // Redis may have lost changes meanwhile
+	p.Overrides.Earlier = min(f.versions[0], p.Overrides.Version) // Redis may have lost changes in between
 	if f.left {
 		p.Stopped, p.State = true, Stopped
 	}
@@ -231,10 +232,10 @@ func (f *Fleet) leave(ctx context.Context) {
 	_, _ = f.o.Beat(ctx, f.id, f.o.Lives, true) // if it fails, the replica is forgotten after a while
 }
 
-// saidKey is the key of what a replica says. All of them are in one slot of a cluster.
+// saidKey returns the key of a replica's record. All records are in one slot of a cluster.
 func (f *Fleet) saidKey(name string) string { return f.o.Prefix + "{fleet}:" + name }
 
-// say writes what this replica says of itself.
+// say writes this replica's record.
 func (f *Fleet) say(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -248,8 +249,8 @@ func (f *Fleet) say(ctx context.Context) error {
 	return err
 }
 
-// read reads the list, and what the others say. A replica that was on the list before, and is not any more, has stopped
-// or was killed.
+// read reads the list and the records of the other replicas. A replica that is no longer on the list has stopped or was
+// killed.
 func (f *Fleet) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -327,7 +328,7 @@ func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time
 	beats := make(map[string]int64)
 	newest := int64(0)
 	for _, m := range aName.FindAllStringSubmatch(list, -1) {
-		ms, _ := strconv.ParseInt(m[2], 10, 64) // at most 15 digits
+		ms, _ := strconv.ParseInt(m[2], 10, 64) // it cannot fail: aName matches at most 15 digits
 		beats[m[1]] = ms
 		newest = max(newest, ms)
 	}
@@ -343,7 +344,7 @@ func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time
 	return names
 }
 
-// View is what is known of the replicas.
+// View is the list of replicas as this one last read it.
 type View struct {
 	Self      string    // the ID of this replica
 	Shared    bool      // it shares a Redis with others
@@ -356,7 +357,7 @@ type View struct {
 	More int
 }
 
-// List returns the replicas that share the Redis, or what was last known of them if it does not answer.
+// List returns the replicas that share the Redis. If it does not answer, List returns the last state that was read.
 func (f *Fleet) List(ctx context.Context) View {
 	if f.o.Beat == nil {
 		return f.view(time.Now())
@@ -368,7 +369,7 @@ func (f *Fleet) List(ctx context.Context) View {
 		if !known {
 			_ = f.read(context.WithoutCancel(ctx)) // the view has the error
 		}
-		return nil, nil //nolint:nilnil // the view is made by each caller
+		return nil, nil //nolint:nilnil // each caller makes a view
 	})
 	select {
 	case <-done:

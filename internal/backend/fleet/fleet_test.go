@@ -178,8 +178,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// While Redis is unreachable, the list shows what it last read, with the time and the reason. When Redis is back, so is
-// the list.
+// While Redis is unreachable, the list shows the last state that was read, with the time and the reason. When Redis is
+// back, so is the list.
 func TestRedisIsAway(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -207,7 +207,7 @@ func TestRedisIsAway(t *testing.T) {
 	})
 }
 
-// What others write into the keys does no harm: it is bounded, counted, and removed like the rest.
+// Entries that other programs write to the keys do no harm: they are bounded, counted, and removed like the rest.
 func TestHostileEntries(t *testing.T) {
 	t.Parallel()
 	where := redisconn.Options{URL: redistest.Start(t).Addr}
@@ -264,7 +264,7 @@ func TestHostileEntries(t *testing.T) {
 	}
 }
 
-// What a process writes is within the bounds, whatever its host is called and however many nodes do not answer.
+// A replica's record stays within its bounds, however long its host name is and however many nodes do not answer.
 func TestRecordIsBounded(t *testing.T) {
 	p := named(strings.Repeat("\"\\\x00\xff", 1000))
 	p.Version, p.Overrides = strings.Repeat("\"", 1000), Overrides{Source: OverridesInRedis, Version: 1 << 62, Earlier: 1 << 62, Count: 1e6, Error: strings.Repeat("é\"", 1000)}
@@ -287,7 +287,7 @@ func TestRecordIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads what anybody may have written.
+// FuzzDecode decodes records that any program may have written.
 func FuzzDecode(f *testing.F) {
 	f.Add("0123456789abcdef", string(named("a").encode()))
 	f.Fuzz(func(t *testing.T, id, text string) {

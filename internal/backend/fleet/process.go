@@ -12,13 +12,13 @@ import (
 	"unicode/utf8"
 )
 
-// Process is what a replica says of itself.
+// Process is the status record of a replica.
 type Process struct {
-	ID      string    `json:"-"` // made when it starts
+	ID      string    `json:"-"` // random, new at each start
 	Host    string    `json:"host"`
-	Version string    `json:"version"` // of the program
+	Version string    `json:"version"` // version of the program
 	Started time.Time `json:"started"`
-	Stopped bool      `json:"stopped,omitempty"` // it has said that it ends
+	Stopped bool      `json:"stopped,omitempty"` // the replica has reported that it stops
 
 	Rules     Rules     `json:"rules"`
 	Overrides Overrides `json:"overrides"`
@@ -26,12 +26,12 @@ type Process struct {
 	Caches    []Cache   `json:"caches,omitempty"`
 	PerSecond Rates     `json:"per_second"` // over the last Every
 
-	Decisions Decisions `json:"-"` // since it began, of this replica only
+	Decisions Decisions `json:"-"` // decisions since it started; set only for this replica
 	State     State     `json:"-"`
 	Seen      time.Time `json:"-"` // when it last wrote, by the clock of the reader
 
-	RulesDiffer bool `json:"-"` // from the rules of most replicas
-	// from the overrides of most replicas, or they are older than another replica's overrides
+	RulesDiffer bool `json:"-"` // whether its rules differ from those of most replicas
+	// whether its overrides differ from those of most replicas, or are older than another replica's
 	OverridesDiffer bool `json:"-"`
 }
 
@@ -72,10 +72,10 @@ const (
 	OverridesInFile  = "file"
 )
 
-// Redis is what a replica sees of one Redis.
+// Redis is the state of one Redis as a replica sees it.
 type Redis struct {
 	Name string `json:"name"`
-	// nodes that do not answer: their breakers are open. Some of them, if there are many
+	// nodes that do not answer, because their breakers are open; only some of them if there are many
 	Open        []string `json:"open,omitempty"`
 	Connections uint64   `json:"connections"`
 }
@@ -94,7 +94,7 @@ type Rates struct {
 	Passed  float64 `json:"passed"`
 	Denied  float64 `json:"denied"`
 	Failed  float64 `json:"failed"`   // the backend could not answer
-	OnError float64 `json:"on_error"` // of the passed and denied ones: decided without the backend
+	OnError float64 `json:"on_error"` // passed or denied without the backend; these also count as Passed or Denied
 }
 
 // since returns the rates between two numbers of decisions.
@@ -109,14 +109,14 @@ func (d Decisions) since(before Decisions, took time.Duration) Rates {
 		rate(d.OnError, before.OnError)}
 }
 
-// The bounds of what a replica says. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client
-// takes.
+// Size limits of a replica's record. Together they keep a list of 1,000 replicas below the 4 MiB that a gRPC client
+// accepts.
 const (
-	maxRecord   = 8 << 10 // bytes of it in Redis
+	maxRecord   = 8 << 10 // bytes of the record in Redis
 	maxHost     = 128     // bytes
 	maxVersion  = 64
 	maxError    = 200
-	maxName     = 32 // of a Redis or a cache
+	maxName     = 32 // bytes in the name of a Redis or a cache
 	maxNode     = 100
 	maxNodes    = 4
 	maxRedis    = 4
@@ -162,13 +162,13 @@ func (p Process) encode() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(p) // of texts, numbers and times between the years 0 and 9999
+	_ = e.Encode(p) // cannot fail: p holds only texts, numbers and times between the years 0 and 9999
 	return bytes.TrimSpace(b.Bytes())
 }
 
 var isID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// decode reads what a replica wrote.
+// decode decodes a record that a replica wrote.
 func decode(id, text string) (Process, error) {
 	var p Process
 	if !isID.MatchString(id) || len(text) > maxRecord {

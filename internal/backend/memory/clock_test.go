@@ -33,7 +33,7 @@ func TestClockIsSet(t *testing.T) {
 				return r.Outcomes[0]
 			}
 			now := time.Now()
-			now = now.Add(90*time.Second - now.Sub(now.Truncate(time.Minute))) // in the middle of a minute
+			now = now.Add(90*time.Second - now.Sub(now.Truncate(time.Minute))) // the middle of a minute
 			if o := take(now, int64(l.Capacity())); !o.Allowed {
 				t.Fatalf("%s: %+v", name, o)
 			}

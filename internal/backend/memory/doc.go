@@ -6,24 +6,23 @@
 // same order. Decisions whose counters exist share nothing else.
 //
 // A counter in use is never dropped: with eviction, anyone could reset a limit by sending enough different values. If
-// the store is nearly full and a rule has used up its share of it, new callers of the rule are counted in shared
-// counters. These may deny too much, but never admit too much. A take fails with backend.ErrFull only if there is no
-// shared counter for it (Options.Shared). Both cases cost the same however much the store holds: only Run and Sweep
-// look for expired counters.
+// the store is nearly full and a rule has used up its share of it, new customers of the rule are counted in shared
+// counters. These may deny too much, but never allow too much. A take fails with backend.ErrFull only without a shared
+// counter for it (Options.Shared). Both cases cost the same however much the store holds: only Run and Sweep look for
+// expired counters.
 //
-// Time that has passed is measured with the monotonic clock, which is never set. Only windows on the clock or on a
-// calendar follow the wall clock (backend.Clock).
+// Elapsed time is measured with the monotonic clock, which is never set. Only windows on the clock or on a calendar
+// follow the wall clock (backend.Clock).
 //
-// A counter is a few dozen bytes in a large chunk that has no pointers (table), and a slot in an index that is no
-// pointer either. So millions of counters cost the garbage collector nothing. What Go cannot keep without a pointer,
-// the tail of a state, is in a list of its own; only logs and precise sliding windows have tails. A take works on a
-// copy of the state and writes it back before it gives up the lock of the shard. What dropped counters leave behind is
-// waste. If it is more than a quarter of a shard, the counters are copied and it is free again: by Run, or before a
-// counter is added.
+// A counter is a few dozen bytes in a large chunk without pointers (table), and a slot in an index, which has no
+// pointers either. So millions of counters cost the garbage collector nothing. The tail of a state needs a pointer in
+// Go, so tails are in a separate list; only logs and precise sliding windows have them. A take works on a copy of the
+// state and writes it back before it unlocks the shard. The bytes of dropped counters are waste. If more than a quarter
+// of a shard is waste, Run, or the next take that adds a counter, copies the remaining counters and frees it.
 //
-// The reservations of a counter are kept next to it. Each takes up the place of a counter, and belongs to the same
-// share. Only takes that concern reservations look at them; they and Run deal with those that have expired. A
-// reservation needs a counter of its own: without room for one, it fails with backend.ErrFull.
+// The reservations of a counter are kept next to it. Each uses the room of a counter, and belongs to the same share.
+// Only takes that concern reservations look at them; these takes and Run settle expired ones. A reservation needs a
+// counter that is not shared: without room for one, it fails with backend.ErrFull.
 //
-// It does no arithmetic (package backend does) and keeps nothing over a restart.
+// The package does no arithmetic (package backend does), and a restart loses all counters.
 package memory

@@ -10,7 +10,7 @@ func (s *Store) Holds(key []byte) bool {
 	return sh.table.find(s.hash(key), key) != nil
 }
 
-// Elapsed is the time by which a store counts what does not depend on the clock.
+// Elapsed returns a store's time for everything that does not depend on the wall clock.
 func Elapsed(s *Store, now time.Time) int64 { return s.clock.Elapsed(now) }
 
 func (s *Store) shardOf(key []byte) uint8 { return uint8(s.hash(key) % shardCount) }

@@ -13,14 +13,14 @@ type group struct {
 	at    backend.Times
 	takes []backend.Take // takes in shared counters have the limits of these counters
 
-	hashes  []uint64 // by take
-	members []member // by take
+	hashes  []uint64 // hash of each take's key
+	members []member // where each take is counted
 	stripes []uint8  // locks of the shared counters, in order
 
-	// What earlier takes have found. With these, the cost of a group does not grow with the square of its size: meanwhile
-	// no other take can use the shards.
-	keys   map[uint64]groupKey // by the hash of a key, or by the next free number if two keys have one hash
-	merged map[sharedCell]int  // the take that others are merged with
+	// Results of earlier takes. They keep the cost of a group from growing with the square of its size, during which no
+	// other take can use the shards.
+	keys   map[uint64]groupKey // key: hash of a take's key, or the next free number if two keys have the same hash
+	merged map[sharedCell]int  // index of the take that others are merged with
 }
 
 // groupKey is the state of one counter's key while a group is decided. Its takes may have different limits, costs and
@@ -41,10 +41,10 @@ type sharedCell struct {
 // member is where one take is counted.
 type member struct {
 	counter *counter // a shared one, a new one, or a copy
-	record  record   // held: what counter is a copy of
+	record  record   // held: original of the copy in counter
 	share   *share
 	kind    memberKind
-	into    int // index of the take that this one is merged with; its own index if there is none
+	into    int // index of the take that this one is merged with, or its own index
 }
 
 type memberKind uint8
@@ -53,10 +53,10 @@ const (
 	held    memberKind = iota // an existing counter
 	added                     // a new counter
 	again                     // a new counter that an earlier take has added
-	looked                    // a copy: nothing is written, except a penalty that begins
+	looked                    // a copy: nothing is written, except a new penalty
 	dropped                   // no counter: the refund is dropped
-	shared                    // a shared counter, because there is no room
-	full                      // nowhere: there is no room
+	shared                    // a shared counter, because the store is full
+	full                      // nowhere, because the store is full
 )
 
 func (g *group) settle(outcomes []backend.Outcome) bool {
@@ -99,7 +99,7 @@ func (g *group) settle(outcomes []backend.Outcome) bool {
 	return settled
 }
 
-// find finds the counter of a take, or makes one. It returns false if there is no room.
+// find finds the counter of a take, or makes one. It returns false if the store is full.
 func (g *group) find(i int) bool {
 	t, m, hash := &g.takes[i], &g.members[i], g.hashes[i]
 	m.into = i
@@ -164,8 +164,8 @@ func (g *group) stored(i int) bool {
 	return true
 }
 
-// kindOfNew says where a take without a counter is counted: in a new counter if there is room. If an earlier take found
-// no room for the key, there is none for this one either.
+// kindOfNew decides where a take without a counter is counted: in a new counter if there is room. If an earlier take
+// found no room for the key, this one does not look for room again.
 func (g *group) kindOfNew(i int, key *groupKey) memberKind {
 	t := &g.takes[i]
 	switch {
@@ -184,8 +184,7 @@ func (g *group) kindOfNew(i int, key *groupKey) memberKind {
 	}
 }
 
-// key returns what earlier takes have found for a key, and where that is in keys. known is false if they have found
-// nothing.
+// key returns the result of earlier takes for a key, and its index in keys. known is false without such a take.
 func (g *group) key(text []byte, hash uint64) (at uint64, key groupKey, known bool) {
 	for at = hash; ; at++ {
 		key, known = g.keys[at]
@@ -227,7 +226,7 @@ func (g *group) share(i int, hash uint64) bool {
 	return true
 }
 
-// run settles the takes after all their counters were found and locked. It returns false if there is no room.
+// run settles the takes after all their counters were found and locked. It returns false if the store is full.
 func (g *group) run(outcomes []backend.Outcome) bool {
 	s := g.store
 	places := make([]place, 0, len(g.takes))
@@ -245,7 +244,7 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 			takes[index[i]].Hits = 0
 		}
 		if t := &takes[index[i]]; t.Guards && (i+1 == len(g.takes) || g.members[i+1].kind == shared) {
-			t.Guards = false // what others have used is no offence of this caller
+			t.Guards = false // hits of other customers must not start a penalty for this one
 		}
 		at := place{hash: g.hashes[i], share: m.share.number}
 		if m.kind == held {
@@ -286,7 +285,7 @@ func (g *group) run(outcomes []backend.Outcome) bool {
 	return true
 }
 
-// finish adds the new counters to the store, except those that hold no more than they began with.
+// finish adds the new counters to the store, except those that are still unused.
 func (g *group) finish() {
 	for i := range g.members {
 		m := &g.members[i]

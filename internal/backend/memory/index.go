@@ -1,7 +1,7 @@
 package memory
 
 // index finds places in an arena by a part of a hash, their tag. It is an open hash table with linear probing. A slot
-// holds the tag with the place, so neither growing nor most steps of a search look at what is there.
+// holds the tag with the place, so neither growing nor most steps of a search read the arena.
 type index struct {
 	slots []uint64 // tag<<placeBits | place+1, or 0; the length is a power of two
 	used  int

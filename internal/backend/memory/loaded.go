@@ -11,9 +11,9 @@ import (
 // this costs no allocation.
 type loaded struct {
 	order   []uint8          // the shards, in order, each once
-	hashes  []uint64         // by take
-	records []record         // by take; nil: no penalty is active
-	states  []*backend.State // by take; takes of one counter share one
+	hashes  []uint64         // hash of each take's key
+	records []record         // record of each take; nil for a penalty that is not active
+	states  []*backend.State // state of each take; takes of one counter share one
 
 	copies []backend.State
 	first  index // the first take of each counter or missing penalty, by the tag of its key
@@ -35,8 +35,8 @@ func (g *loaded) release() {
 	loadedPool.Put(g)
 }
 
-// load copies the states of all counters. It returns false if one does not exist, unless it is a penalty: most callers
-// have none. The shards are locked.
+// load copies the states of all counters. It returns false if a counter does not exist, unless it is a penalty: most
+// customers have none. The shards are locked.
 func (g *loaded) load(s *Store, takes []backend.Take) bool {
 	if cap(g.copies) < len(takes) {
 		g.copies = make([]backend.State, 0, len(takes))

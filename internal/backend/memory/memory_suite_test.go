@@ -36,8 +36,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// BenchmarkBytes reports the memory that a counter takes in this process with a key of 24 bytes, including the key and
-// the map.
+// BenchmarkBytes reports the memory of a counter with a key of 24 bytes, including the key and the map.
 func BenchmarkBytes(b *testing.B) {
 	for _, c := range []struct {
 		name, limit string

@@ -46,7 +46,7 @@ func (m *metrics) emitTaken(emit metric.Emit) {
 	}
 }
 
-// ofDomain returns what counts the takes of a domain.
+// ofDomain returns the metrics of a domain's takes.
 func (m *metrics) ofDomain(name string) *domainTakes {
 	if d := m.taken.Add(name, 1, func(name string) *domainTakes { return &domainTakes{domain: name} }); d != nil {
 		return d

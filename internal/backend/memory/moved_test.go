@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A penalty that begins may make its shard copy all records, because resets have left many unused ones. What the other
-// takes of its group have counted there is kept, and no counter gets another one's log.
+// A penalty that starts may make its shard copy all records, because resets have left many unused ones. The hits that
+// the other takes of its group have counted there are kept, and no counter gets another one's log.
 func TestPenaltyThatMovesRecords(t *testing.T) {
 	once := descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Day}}
 	log := descriptor.Limit{Requests: 5, Window: descriptor.Window{Unit: descriptor.Day}, Algorithm: descriptor.SlidingLog}

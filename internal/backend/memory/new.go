@@ -62,14 +62,14 @@ func expires(l *descriptor.Limit, state *backend.State, at backend.Times) int64 
 	return at.ToElapsed(l, backend.Expires(l, state))
 }
 
-// counted reports whether a take changed what is counted. If a denied hit takes the place of an older one in a full
-// log, the number in use stays the same, but the log has changed.
+// counted reports whether a take changed the state. If a denied hit replaces an older one in a full log, the number in
+// use stays the same, but the log has changed.
 func counted(t *backend.Take, o *backend.Outcome) bool {
 	return o.Used != o.Before || t.CountDenied && !o.Allowed
 }
 
 // dropRefund answers a refund whose hits were counted in a shared counter, from a copy of its state. The hits stay
-// there: the refund could give back what another caller has used.
+// there, because the refund could give back hits of another customer.
 func (s *Store) dropRefund(state *backend.State, t *backend.Take, o *backend.Outcome, at backend.Times) {
 	read := *t
 	read.Hits = 0

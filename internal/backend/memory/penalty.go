@@ -2,8 +2,7 @@ package memory
 
 import "github.com/ratelimitd/ratelimitd/internal/backend"
 
-// addPenalty adds the counter of a penalty that has begun. It returns false if there is no room. The shard of the key
-// is locked.
+// addPenalty adds the counter of a new penalty. It returns false if the store is full. The shard of the key is locked.
 func (s *Store) addPenalty(at backend.Times, hash uint64, t *backend.Take, state *backend.State) bool {
 	s.shares.mu.RLock()
 	defer s.shares.mu.RUnlock()
@@ -11,9 +10,8 @@ func (s *Store) addPenalty(at backend.Times, hash uint64, t *backend.Take, state
 	return s.keepPenalty(at, hash, t, state, share)
 }
 
-// keepPenalty adds the counter of a penalty that has begun, to a share. If there is no room for it, keepPenalty returns
-// false, and the penalty has not begun: the limit itself still denies. The shard of the key is locked, and mu for
-// reading.
+// keepPenalty adds the counter of a new penalty to a share. If there is no room for it, keepPenalty returns false, and
+// the penalty has not started: the limit itself still denies. The shard of the key is locked, and mu for reading.
 func (s *Store) keepPenalty(at backend.Times, hash uint64, t *backend.Take, state *backend.State, share *share) bool {
 	table := &s.shards[hash%shardCount].table
 	if table.find(hash, t.Key) != nil { // an earlier take of the group has added it

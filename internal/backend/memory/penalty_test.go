@@ -24,8 +24,9 @@ func penalised(key string, l *descriptor.Limit, hits int64) *backend.Request {
 	}}
 }
 
-// In a full store, callers that share a counter get no penalty from what the others used; callers with their own
-// counter get one while there is room. No more than the bound are kept, and a penalty takes the place of one counter.
+// In a full store, customers who share a counter get no penalty for hits of the others. Customers with a separate
+// counter get one while there is room. The store keeps no more than its bound, and a penalty uses the room of one
+// counter.
 func TestPenaltiesInAFullStore(t *testing.T) {
 	const most = 100
 	s := memory.New(memory.Options{MaxCounters: most, Shared: 4})
@@ -82,7 +83,7 @@ func TestPenaltyCostsNothingBelowTheLimit(t *testing.T) {
 	}
 }
 
-// Of requests at the same time, one begins the penalty.
+// If several requests run at the same time, one of them starts the penalty.
 func TestPenaltyBeginsOnce(t *testing.T) {
 	s := memory.New(memory.Options{})
 	l, now := backendtest.Limit("40/1d"), time.Unix(1_800_000_000, 0)

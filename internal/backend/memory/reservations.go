@@ -11,15 +11,15 @@ type reservations struct {
 	// limit is the limit of the last reservation. The rules of a counter have the same `reservations`, but their limits
 	// may differ.
 	limit *descriptor.Limit
-	hash  uint64 // of the counter's key
+	hash  uint64 // hash of the counter's key
 	key   []byte
 
 	slots  []slot
 	unused []int32 // places of free slots
-	// by id: the place of the oldest reservation; nil while there are few, and the slots say so
+	// by id: the place of the oldest reservation; nil while there are few, which are found by a search of the slots
 	oldest map[backend.ReservationID]int32
-	open   queue // reservations whose expiry was not dealt with; what expires first is first
-	past   queue // the others, kept for late commits; what is dropped first is first
+	open   queue // reservations whose expiry is still to be settled, the next to expire first
+	past   queue // the others, kept for late commits, the next to be dropped first
 
 	promised int // reservations of the group that is being settled
 
@@ -38,10 +38,10 @@ type slot struct {
 	share   uint32
 	first   bool // it is the oldest of its id: the younger ones follow it
 	past    bool
-	claimed bool // by a take of the group that is being settled
+	claimed bool // a take of the group that is being settled uses it
 }
 
-// time is what a slot is ordered by in its queue.
+// time returns the time by which the queue of a slot is ordered.
 func (l *slot) time() int64 {
 	if l.past {
 		return l.state.Keep
@@ -56,13 +56,13 @@ const fewReservations = 8
 
 func (b *reservations) len() int { return len(b.slots) - len(b.unused) }
 
-// Bounds of what is kept for the next counter.
+// Bounds of the memory that is reused for the next counter.
 const (
 	mostSpareSlots  = 16
 	longestSpareKey = 256 // bytes
 )
 
-// empty removes all reservations, and reports whether b is worth its memory for another counter.
+// empty removes all reservations, and reports whether b is small enough to be reused for another counter.
 func (b *reservations) empty() bool {
 	if cap(b.slots) > mostSpareSlots || cap(b.key) > longestSpareKey {
 		return false

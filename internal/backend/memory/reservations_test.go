@@ -18,7 +18,7 @@ func TestBookThatGrowsLosesARecord(t *testing.T) {
 	}
 	id := backend.ReservationID{fewReservations - 1}
 	b.remove(b.find(backend.ReservationID{0}))
-	b.add(id, backend.ReservationState{Charged: 1}, 0) // in the place before that of the oldest
+	b.add(id, backend.ReservationState{Charged: 1}, 0) // its place is before that of the oldest
 	b.add(id, backend.ReservationState{Charged: 2}, 0)
 	b.remove(b.find(id))
 	if place := b.find(id); place == none || b.slots[place].state.Charged != 1 {
@@ -29,7 +29,7 @@ func TestBookThatGrowsLosesARecord(t *testing.T) {
 	}
 }
 
-// Reservations do the same as a list that is searched from its beginning.
+// Reservations do the same as a list that is searched from its start.
 func TestReservationsAreAList(t *testing.T) {
 	type entry struct {
 		id    backend.ReservationID

@@ -7,11 +7,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation is kept with its counter. It takes up the place of a counter: both count for the share of their rule,
-// so the number of reservations is bounded too. A reservation needs a counter of its own: what several callers have
-// used in a shared counter cannot be given back to one of them.
+// A reservation is kept with its counter, and uses the room of one counter: both count for the share of their rule, so
+// the number of reservations is bounded too. The counter must not be shared: its hits could not be given back to one of
+// several customers.
 
-// endsPerCall is the number of reservations whose end one call deals with.
+// endsPerCall is the number of expired or old reservations that one call handles.
 const endsPerCall = 8
 
 // concernsReservations reports whether a take has to look at the reservations of its counter: it is an operation on a
@@ -38,7 +38,7 @@ type lookup struct {
 	slot         int32         // the reservation that a commit or an extension is about, or none
 }
 
-// settleNew settles an operation on a reservation whose counter does not exist. It returns false if there is no room.
+// settleNew settles an operation on a reservation whose counter does not exist. It returns false if the store is full.
 // The shard of the key is locked, and mu for reading.
 func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []backend.Take,
 	outcomes []backend.Outcome) bool {
@@ -63,7 +63,7 @@ func (s *Store) settleNew(now backend.Times, hash uint64, sh *share, takes []bac
 }
 
 // settleReservations is backend.Settle for takes that concern reservations. It returns false, and changes nothing, if
-// there is no room for another reservation. The shards of the takes are locked.
+// the store has no room for another reservation. The shards of the takes are locked.
 func (s *Store) settleReservations(now backend.Times, takes []backend.Take, states []*backend.State, at []place,
 	outcomes []backend.Outcome) bool {
 	if len(takes) == 1 {
@@ -98,7 +98,7 @@ func (s *Store) settleReservations(now backend.Times, takes []backend.Take, stat
 	return true
 }
 
-// settleReservation does what settleReservations does, for one take.
+// settleReservation is settleReservations for one take.
 func (s *Store) settleReservation(now int64, takes []backend.Take, states []*backend.State, at *place,
 	outcomes []backend.Outcome) bool {
 	t := &takes[0]
@@ -115,14 +115,13 @@ func reserves(t *backend.Take) bool {
 	return t.Reservation != nil && t.Reservation.Op == backend.OpReserve
 }
 
-// look settles expired reservations, and fills in what is stored about the reservation of a take. Several takes of a
-// group may concern the same counter: then the later ones see that the earlier ones may add reservations, or have found
-// theirs.
+// look settles expired reservations, and fills in the stored reservation of a take. Several takes of a group may
+// concern the same counter: then the later ones see that the earlier ones may add reservations, or have found theirs.
 func (s *Store) look(now int64, t *backend.Take, state *backend.State, at *place, grouped bool) lookup {
 	sh := &s.shards[at.hash%shardCount]
 	f := lookup{sh.reservations.find(at.hash, t.Key), none}
 	if at.counter == nil {
-		state = new(backend.State) // a new counter has nothing of what was reserved in an earlier one
+		state = new(backend.State) // a new counter does not have the hits reserved in an earlier one
 	}
 	if f.reservations != nil {
 		f.reservations.clamp(t.Limit, now)
@@ -151,11 +150,11 @@ func (s *Store) look(now int64, t *backend.Take, state *backend.State, at *place
 			break
 		}
 		h.Stored.ReservationState, h.Stored.Found = f.reservations.slots[f.slot].state, true
-		if f.reservations.slots[f.slot].past { // by a clock that was set back since, it may not have expired yet
+		if f.reservations.slots[f.slot].past { // if the clock was set back, its Expires may be later than now
 			h.Stored.Expires = min(h.Stored.Expires, now)
 		}
 		if at.counter == nil && h.Final {
-			h.Stored.Charged = min(h.Stored.Charged, t.Hits) // there is nothing to give back
+			h.Stored.Charged = min(h.Stored.Charged, t.Hits) // without a counter there are no hits to give back
 		}
 	}
 	return f
@@ -251,8 +250,8 @@ func (sh *shard) addReservations(hash uint64, key []byte) *reservations {
 	return sh.reservations.add(hash, key)
 }
 
-// end handles at most this many reservations whose time is over: it settles what has expired and removes what is kept
-// no longer.
+// end handles at most this many reservations that are due: it settles expired ones, and removes those whose time for
+// late commits is over.
 func (s *Store) end(b *reservations, l *descriptor.Limit, state *backend.State, now int64, most int) {
 	for range most {
 		at := b.open.first()
@@ -306,7 +305,8 @@ func (s *Store) sweepReservations(sh *shard, at backend.Times) {
 	if sh.reservations == nil {
 		return
 	}
-	for i := len(sh.reservations.all) - 1; i >= 0; i-- { // what is removed may make way for the last one
+	// backwards, because removing an element may move the last one to its place
+	for i := len(sh.reservations.all) - 1; i >= 0; i-- {
 		b := sh.reservations.all[i]
 		if b == nil {
 			continue

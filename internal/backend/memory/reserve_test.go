@@ -89,7 +89,7 @@ func TestReservationsAreBounded(t *testing.T) {
 	})
 }
 
-// What has expired stays expired when the clock is set back.
+// An expired reservation stays expired when the clock is set back.
 func TestExpiredReservationWhenTheClockIsSetBack(t *testing.T) {
 	s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)
 	const limit = "10/1d,release"
@@ -125,13 +125,13 @@ func TestSweepAfterTheClockIsSetBack(t *testing.T) {
 	now = now.Add(-12 * time.Hour)
 	s.Sweep(now)
 	before := s.Len()
-	s.Sweep(now.Add(21 * time.Minute)) // max_ttl, the same again, and what a sweep looks back
+	s.Sweep(now.Add(21 * time.Minute)) // max_ttl, the same for late commits, and the time that a sweep looks back
 	if after := s.Len(); after != before-1 {
 		t.Errorf("%d counters and reservations, %d before", after, before)
 	}
 }
 
-// A reservation needs a counter of its own, and a group that has no room for all of its reservations makes none.
+// A reservation needs a counter that is not shared, and a group without room for all of its reservations makes none.
 func TestReservationWithoutRoom(t *testing.T) {
 	s, now := memory.New(memory.Options{MaxCounters: 4, Shared: 16}), time.Unix(2_000_000_000, 0)
 	const limit = "5/1m,reservations"
@@ -161,8 +161,8 @@ func TestReservationWithoutRoom(t *testing.T) {
 	}
 }
 
-// What has expired is released without a call, and leaves no reservation behind. Until then a peek answers as if it
-// were.
+// Expired reservations are released without a call, and leave nothing behind. Until then a peek answers as if they were
+// released.
 func TestSweepReleases(t *testing.T) {
 	for _, limit := range []string{"5/1h,release", "5/1h,log,release", "5/1h,sliding,precision=3,release"} {
 		s, now := memory.New(memory.Options{}), time.Unix(2_000_000_000, 0)

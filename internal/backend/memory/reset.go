@@ -8,9 +8,8 @@ import (
 
 // Reset clears counters, and forgets their reservations. It never fails.
 //
-// What was counted in a shared counter stays there, because others have used it too. Instead, the key gets a counter of
-// its own, in which nothing is used. If the store has no room for that counter, the reset is dropped, and a metric
-// counts it.
+// Hits in a shared counter stay there, because others have used it too. Instead, the key gets a separate, unused
+// counter. If the store has no room for that counter, the reset is dropped, and a metric counts it.
 func (s *Store) Reset(_ context.Context, counters []backend.Counter) error {
 	for i := range counters {
 		s.drop(&counters[i])

@@ -11,14 +11,15 @@ import (
 
 // A rule may have a new counter as long as it has less than ruleShare times the number of free counters. The same holds
 // for a domain and domainShare. So a rule borrows freely while there is room. One rule alone fills at most 7/8 of the
-// store, and all rules of one domain fill at most 15/16. The others may fill what is left by the same measure. The
-// store need not know how many rules and domains there are, and the check is two comparisons.
+// store, and all rules of one domain fill at most 15/16. The others may fill the rest by the same formula. The store
+// need not know how many rules and domains there are, and the check is two comparisons. Example: with 800 counters, a
+// rule that has 700 gets no more, because 7 times the free 100 are 700.
 const (
 	ruleShare   = 7
 	domainShare = 15
 )
 
-// shares is what the store knows about rules and domains, and the table of shared counters.
+// shares holds the shares of rules and domains, and the table of shared counters.
 //
 // Locks are taken in this order: shards, mu for reading, cells. A goroutine that holds mu for writing takes no other
 // lock.
@@ -26,22 +27,21 @@ type shares struct {
 	mu      sync.RWMutex // held for writing to add or drop an element
 	byRule  map[uint64]*share
 	domains map[string]*domain
-	unused  []uint32                 // numbers that no share has
-	table   atomic.Pointer[[]*share] // by number. What is in use never changes, so readers need no lock
+	unused  []uint32                 // free numbers of shares
+	table   atomic.Pointer[[]*share] // index: number of the share. Elements in use never change, so readers need no lock
 
 	cells  [stripeCount]sync.Mutex // each guards a part of the cells of every row
 	adding sync.Mutex              // guards free, and the adding of rows while mu is held for reading
-	free   int                     // cells that belong to no row
+	free   int                     // cells that are not in a row
 	rows   atomic.Int64
 }
 
 const stripeCount = 64
 
-// share is the part of the store that a rule uses, or several rules that can share counters: a caller whose condition
-// changes stays in the shared counter that it has used. The limits that requests of a domain bring along count as one
-// rule.
+// share is the part of the store that a rule uses, or several rules that can share counters: a customer whose condition
+// changes stays in the same shared counter. The limits that requests of a domain carry count as one rule.
 type share struct {
-	number uint32 // by which its counters know it
+	number uint32 // number in the records of its counters
 	domain *domain
 	used   atomic.Int64 // number of counters in the shards
 	rows   atomic.Pointer[row]
@@ -53,8 +53,8 @@ type domain struct {
 	taken *domainTakes
 }
 
-// row holds the shared counters of all limits of a share that have one tag, and so one counter for each caller,
-// whatever their numbers are. The hash of a caller's key selects one of them.
+// row holds the shared counters of all limits of a share that have the same tag. Such limits use the same counter of a
+// customer, even if their numbers differ. The hash of a customer's key selects one of the cells.
 type row struct {
 	next   *row
 	tag    string    // descriptor.Rule.Tag
@@ -205,8 +205,8 @@ func (sh *share) find(rule *descriptor.Rule, l *descriptor.Limit) *row {
 // for reading.
 //
 // A row gets a quarter of the free cells, and at least one cell, so that some remain for the next row. A rule gets one
-// cell even if none is free: the number of rules is bounded, because the operator writes them. The number of windows
-// that requests bring along is not bounded: they may only use the first half of the cells.
+// cell even if none is free: the number of rules is bounded, because the operator writes them. The number of windows in
+// limits that requests carry is not bounded, so they may only use the first half of the cells.
 func (s *Store) rowOf(sh *share, t *backend.Take) *row {
 	if r := sh.find(t.Rule, t.Limit); r != nil || !s.sharing() {
 		return r
@@ -241,8 +241,8 @@ func (r *row) cell(hash uint64) (c *counter, stripe uint8) {
 	return &r.cells[at], uint8((at + r.stripe) % stripeCount)
 }
 
-// inherited returns the first state of a new counter of a key: what is used in the shared counter of that key, if there
-// is one. mu is held for reading.
+// inherited returns the first state of a new counter of a key: the hits of the shared counter of that key, if it
+// exists. mu is held for reading.
 func (s *Store) inherited(sh *share, hash uint64, rule *descriptor.Rule, l *descriptor.Limit,
 	at backend.Times) backend.State {
 	r := sh.find(rule, l)

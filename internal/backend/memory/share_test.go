@@ -23,7 +23,7 @@ func ruleOf(domain, key string) *descriptor.Rule {
 	return &descriptor.Rule{Domain: domain, Levels: []descriptor.Level{{Key: key}}}
 }
 
-// ask takes hits of a caller under a rule with the limit perMinute.
+// ask takes hits of a customer under a rule with the limit perMinute.
 func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any, hits int64) backend.Outcome {
 	tb.Helper()
 	req := backend.Request{
@@ -36,8 +36,7 @@ func ask(tb testing.TB, s *Store, r *descriptor.Rule, now time.Time, caller any,
 	return req.Outcomes[0]
 }
 
-// A rule that fills the store leaves room for other rules and other domains. All of its own callers still get an
-// answer.
+// A rule that fills the store leaves room for other rules and other domains. All of its customers still get an answer.
 func TestNobodyUsesUpWhatOthersNeed(t *testing.T) {
 	const bound = 16_000
 	s := New(Options{MaxCounters: bound})
@@ -95,7 +94,7 @@ func TestSharedCountersOfALimitInShadow(t *testing.T) {
 	}
 }
 
-// A refund or reset in a shared counter could remove another caller's hits: the counter stays as it is, and a metric
+// A refund or reset in a shared counter could remove another customer's hits: the counter stays as it is, and a metric
 // counts the dropped refund or reset.
 func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	metrics := prometheus.NewPedanticRegistry()
@@ -127,7 +126,7 @@ ratelimitd_memory_shared_takes_total{domain="d"} 3
 		t.Error(err)
 	}
 
-	// If there is room, a reset gives the caller its own counter.
+	// If there is room, a reset gives the customer a separate counter.
 	first := fmt.Append(nil, r.Domain, r.Levels, "first")
 	if err := s.Reset(t.Context(), []backend.Counter{{Key: first, Limit: &perMinute, Rule: r}}); err != nil {
 		t.Fatal(err)
@@ -138,7 +137,7 @@ ratelimitd_memory_shared_takes_total{domain="d"} 3
 	}
 }
 
-// A caller that gets its own counter inherits the used hits of the shared one.
+// A customer who gets a separate counter inherits the used hits of the shared one.
 func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	s := New(Options{MaxCounters: 1, Shared: 1})
 	r := ruleOf("d", "k")
@@ -154,7 +153,8 @@ func TestNewCountersInheritFromSharedOnes(t *testing.T) {
 	}
 }
 
-// A denied hit that counts is not lost when the caller gets its own counter, even if the used number stays the same.
+// A denied hit that counts is not lost when the customer gets a separate counter, even if the used number stays the
+// same.
 func TestInheritedLogCountsDeniedHits(t *testing.T) {
 	l := descriptor.Limit{Requests: 1, Algorithm: descriptor.SlidingLog, Window: descriptor.Window{Unit: descriptor.Minute}}
 	if err := l.Compile(); err != nil {
@@ -215,8 +215,8 @@ func TestWindowsOfRequestsDoNotUseUpSharedCounters(t *testing.T) {
 	}
 }
 
-// Under attack, a caller that keeps calling keeps its counter from window to window. A new caller gets its own counter
-// soon after the attack.
+// Under attack, a customer who keeps calling keeps the same counter from window to window. A new customer gets a
+// separate counter soon after the attack.
 func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const bound = 2000

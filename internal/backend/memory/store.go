@@ -16,10 +16,10 @@ import (
 
 // Options are the settings of a Store. The zero value works.
 type Options struct {
-	// maximum number of counters and reservations in use at once; default DefaultMaxCounters, about 225 MB with keys of 50
-	// bytes
+	// maximum number of counters and reservations at the same time; default DefaultMaxCounters, about 225 MB with keys of
+	// 50 bytes
 	MaxCounters int
-	// number of shared counters, for when those are used up; default 65,536 of 56 bytes; negative: none
+	// number of shared counters, which are used when MaxCounters is reached; default 65,536 of 56 bytes; negative: none
 	Shared        int
 	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
@@ -45,10 +45,10 @@ const shardCount = 256
 
 type shard struct {
 	mu           sync.Mutex
-	work         counter // what a take works on while it holds mu; no take has to allocate it
+	work         counter // scratch counter of the take that holds mu, so that takes do not allocate it
 	table        table
-	reservations *reservationTable // by counter; nil without any
-	last         *descriptor.Limit // of the last reservation whose limit is none of its rule's
+	reservations *reservationTable // reservations of each counter; nil without any
+	last         *descriptor.Limit // limit of the last reservation whose limit differs from its rule's
 
 	_ [32]byte // 256 bytes in all: neighbours do not share a cache line
 }
@@ -72,9 +72,9 @@ func New(opts Options) *Store {
 	return s
 }
 
-// Start settles the takes of one request at once. It fails with backend.ErrFull if a new counter is needed and there is
-// no room. Takes without room are marked Failed, the others are answered. When ctx ends, the groups of takes that are
-// not settled yet are marked Failed.
+// Start settles the takes of one request immediately. It fails with backend.ErrFull if a new counter is needed and the
+// store is full. Takes without room are marked Failed, the others are answered. When ctx ends, the groups of takes that
+// are not settled yet are marked Failed.
 func (s *Store) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
 	_ func(error)) (settled bool, err error) {
 	at := s.clock.Times(now)
@@ -127,7 +127,7 @@ func (s *Store) takeOne(at backend.Times, takes []backend.Take, outcomes []backe
 }
 
 // Peek judges takes and changes nothing. For a counter that does not exist, it reads the shared counter from which a
-// new one would begin. It never fails.
+// new one would start. It never fails.
 func (s *Store) Peek(_ context.Context, now time.Time, r *backend.Request) error {
 	for i := range r.Takes {
 		r.Outcomes[i] = s.peek(s.clock.Times(now), &r.Takes[i])
@@ -165,7 +165,7 @@ func (s *Store) keptUntil(state *backend.State, share uint32, l *descriptor.Limi
 	now := at.Of(l)
 	expires := backend.ExpiresAfter(l, state, o, now) - now + at.Elapsed
 	if state.Unused() && s.shareNumbered(share).rows.Load() != nil {
-		// Without this counter, a new one of this key would begin with what others have used.
+		// Without this counter, a new one of this key would start with the hits of other customers.
 		expires = max(expires, at.Elapsed+l.Window.Length().Microseconds())
 	}
 	return expires

@@ -27,7 +27,7 @@ func take(s *Store, now time.Time, key string, hits int64) (backend.Outcome, err
 	return r.Outcomes[0], err
 }
 
-// A caller that sends very many values fills the store only up to its bound, and resets no counter in use.
+// A client that sends very many values fills the store only up to its bound, and resets no counter in use.
 func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	const bound = 10_000
 	s := New(Options{MaxCounters: bound, Shared: -1})
@@ -117,7 +117,7 @@ func TestRunSweepsFullStoreOutOfTurn(t *testing.T) {
 	})
 }
 
-// A take whose caller has left stops before it has decided everything.
+// A take whose caller has left stops before all groups are decided.
 func TestTakeEndsWithItsContext(t *testing.T) {
 	s := New(Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -135,7 +135,7 @@ func TestTakeEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Many counters are swept in turn, few at once.
+// Many counters are swept in parts, few in one go.
 func TestRunSweepsAndGivesMemoryBack(t *testing.T) {
 	racetest.Sequential(t)
 	for _, counters := range []int{500_000, few} {

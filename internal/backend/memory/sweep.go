@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// grace is how much longer an expired counter is kept while callers share counters because there is no room. A caller
-// that comes back within this time keeps its own counter from one window to the next.
+// grace is how much longer an expired counter is kept while customers share counters because the store is full. A
+// customer who comes back within this time keeps a separate counter from one window to the next.
 const grace = 5 * time.Second
 
 // restAfterSweep is how long Run leaves a full store alone after a sweep out of turn. Run rests four times as long as
 // the sweep took, if that is longer: a store that stays full costs at most a fifth of a core.
 const restAfterSweep = time.Second
 
-// few is how many counters can be checked at once: in about a millisecond. An idle replica would otherwise wake up 26
-// times a second for them.
+// few is the number of counters that can be checked in one go: in about a millisecond. An idle replica would otherwise
+// wake up 26 times a second for them.
 const few = 10_000
 
 // Run drops expired counters until ctx ends, and then returns nil. It sweeps one shard at a time, so that no decision

@@ -59,7 +59,7 @@ func (r record) hasLong(key []byte) bool {
 	return length == uint64(len(key)) && bytes.HasPrefix(r[recordKey+prefix:], key)
 }
 
-// whole returns the record without what comes after it.
+// whole returns the record without the bytes after it.
 func (r record) whole() record {
 	length, prefix := binary.Uvarint(r[recordKey:])
 	return r[:recordKey+prefix+int(length)]

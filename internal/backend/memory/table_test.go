@@ -30,7 +30,7 @@ func TestTableIsAMap(t *testing.T) {
 			hashOf = rapid.SampledFrom([]func(n int) uint64{
 				func(n int) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 },
 				func(int) uint64 { return 0 },
-				func(int) uint64 { return 1<<64 - 1 },                    // they all begin at the last slot
+				func(int) uint64 { return 1<<64 - 1 },                    // all start at the last slot
 				func(n int) uint64 { return uint64(n%3) << placeBits },   // three tags next to each other
 				func(n int) uint64 { return ^uint64(0) << (n % 4 * 20) }, // four tags far from each other
 			}).Draw(t, "hashes")
@@ -95,7 +95,7 @@ func TestTableIsAMap(t *testing.T) {
 	})
 }
 
-// entry is what a table should know about a key.
+// entry is the expected content of a table for a key.
 type entry struct {
 	share   uint32
 	expires int64

@@ -49,30 +49,31 @@ type shard struct {
 	mu      sync.Mutex
 	denials map[string]denial
 	bytes   int64
-	refunds uint64 // number of refunds that have begun or ended: a denial that began at another number may be out of date
+	// number of starts and ends of refunds: a take that started at another number may return an outdated denial
+	refunds uint64
 }
 
-// earlier is what the cache knew before a take went to the backend.
+// earlier is the state of the cache before a take went to the backend.
 type earlier struct {
 	refunds uint64 // refunds of its shard
 	known   bool   // the take gives hits back: a denial of the counter was known
 }
 
-// denial is a denial of a counter. A counter has one, although several limits may use it (plans, overrides, classes)
-// and requests of any number of hits: so the denial says which limit denied how many hits, and is used for no other
-// limit and no fewer hits. What has not changed when the counter is given hits back is another matter: every denial of
-// a counter is forgotten then, whoever gave them back.
+// denial is a denial of a counter. A counter has one denial, although several limits (plans, overrides, classes) and
+// requests of any number of hits may use it. So the denial holds the limit that denied and the number of hits, and it
+// is used only for that limit and at least that many hits. Refunds are different: when hits are given back to a
+// counter, its denial is removed, regardless of the limit of the refund.
 type denial struct {
 	until    int64 // an elapsed time: a clock that is set back does not make a denial longer
 	reset    int64
 	hits     int64 // the smallest number of hits that is denied
 	used     int64
 	kept     int64
-	requests uint64 // with burst and classes: the limit that denied
+	requests uint64 // requests, burst and classes of the limit that denied
 	burst    uint64
 	classes  descriptor.ClassParts // a denial says nothing about another class of the counter
 
-	overdue *overdue // nil: the store is near
+	overdue *overdue // nil if the store is near
 }
 
 // asked holds the takes that go to the backend.
@@ -82,7 +83,7 @@ type asked struct {
 
 	whole  *backend.Request
 	at     int64
-	done   func(error) // of Start
+	done   func(error) // done of Start
 	resume func(error) // called with the store's answer to Start; made once
 }
 
@@ -110,7 +111,7 @@ func New(opts Options) *Cache {
 	return c
 }
 
-// Start answers what it can, and forwards the rest to the store in one call.
+// Start answers the takes that the cache can deny, and forwards the rest to the store in one call.
 func (c *Cache) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
 	done func(error)) (settled bool, err error) {
 	a := c.ask(now, r)
@@ -209,7 +210,8 @@ func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, p
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
 		if guarded && !penalised {
-			return false, false // a penalty may begin, even if another limit denies the group: only the store begins one
+			// a penalty may start, even if another limit denies the group, and only the store starts penalties
+			return false, false
 		}
 		if c.known(now, &r.Takes[i], &r.Outcomes[i]) {
 			denied++
@@ -284,8 +286,8 @@ func givesBack(t *backend.Take) bool {
 	return t.Hits < 0 || t.Reservation != nil && t.Reservation.Op == backend.OpCommit
 }
 
-// before is called before a take goes to the backend. What gives hits back forgets the denial of its counter now, and
-// again afterwards: a take in between may have seen the counter before.
+// before is called before a take goes to the backend. A take that gives hits back removes the denial of its counter
+// now, and again afterwards: a take in between may have seen the counter before the refund.
 func (c *Cache) before(t *backend.Take) (b earlier) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
@@ -312,7 +314,7 @@ func (c *Cache) after(now int64, t *backend.Take, o *backend.Outcome, b earlier)
 	c.note(sh, now, t, o, b)
 }
 
-// note takes in an outcome that takes nothing back. The shard is locked.
+// note records an outcome of a take that gives nothing back. The shard is locked.
 func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, b earlier) {
 	if o.Allowed {
 		if e, ok := sh.denials[string(t.Key)]; ok && e.of(t.Limit) && e.used < o.Used {
@@ -328,7 +330,8 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 		until: now + o.RetryAfter.Microseconds(), reset: now + o.ResetAfter.Microseconds(),
 		hits: t.Hits, used: o.Used, kept: o.Kept, requests: t.Limit.Requests, burst: t.Limit.Burst, classes: t.Limit.Classes,
 	}
-	// Where all hits are free at once, and denied hits were counted, everything is denied until then, including peeks.
+	// Where all hits become free at the same time, and denied hits were counted, everything is denied until then,
+	// including peeks.
 	if o.Used > int64(capacity(t, o)) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
 	} else if o.RetryAfter < 0 { // more hits than the capacity: the denial says nothing about the counter
@@ -339,7 +342,7 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 	}
 	old, ok := sh.denials[string(t.Key)]
 	if ok && old.of(t.Limit) && old.hits < e.hits && now < old.until {
-		return // what is known already denies more takes
+		return // the known denial already covers more takes
 	}
 	if c.far != nil {
 		e.overdue = old.overdue.after(c.clock.Elapsed(time.Now()), t, o)
@@ -381,7 +384,7 @@ func (sh *shard) remember(key []byte, e denial, bound int64) {
 		return
 	}
 	if _, ok := sh.denials[string(key)]; !ok {
-		for other := range sh.denials { // in random order
+		for other := range sh.denials { // Go ranges over maps in random order
 			if sh.bytes+size <= bound {
 				break
 			}

@@ -80,7 +80,7 @@ func TestDenialIsRememberedForItsHitsAndUntilItsEnd(t *testing.T) {
 	}
 }
 
-// Where hits become free one after another, more hits wait longer: what the cache says is what the store says.
+// Where hits become free one after another, more hits wait longer: the cache and the store give the same times.
 func TestMoreHitsWaitLonger(t *testing.T) {
 	for _, algorithm := range []descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket, descriptor.LeakyBucket} {
 		l := &descriptor.Limit{Requests: 6, Burst: 6, NoDelay: descriptor.NoDelayAll, Algorithm: algorithm, Window: descriptor.Window{Unit: descriptor.Minute}}
@@ -114,8 +114,8 @@ func TestMoreHitsWaitLonger(t *testing.T) {
 	}
 }
 
-// After an override or a reload, more may be used than the limit allows. That is no reason to deny longer than the
-// store would.
+// After an override or a reload, more hits may be used than the limit allows. The cache must not deny for longer than
+// the store would.
 func TestLoweredLimitIsDeniedNoLonger(t *testing.T) {
 	for _, algorithm := range []descriptor.Algorithm{descriptor.FixedWindow, descriptor.SlidingWindow, descriptor.SlidingLog, descriptor.TokenBucket} {
 		limit := func(n uint64) *descriptor.Limit {

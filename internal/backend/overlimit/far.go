@@ -12,25 +12,26 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A trip to a store in another region takes longer than most callers wait. So a counter that was denied stays denied
-// until an answer says otherwise, also after its retry-after: then one question goes to the store, and requests are
-// denied meanwhile. If the answer is that hits fit again, this replica lets its part of them through, and asks again. A
-// counter of which nothing was heard for its window is forgotten, and the next request waits for the store.
+// A trip to a store in another region takes longer than most clients wait. So a denied counter stays denied until an
+// answer of the store says otherwise, even after its retry-after. Then one question goes to the store, and requests are
+// denied until the answer arrives. If hits fit again, this replica lets its part of them through, and asks again. A
+// counter without an answer for the length of its window is removed, and the next request waits for the store.
 //
-// A request for more hits than the limit, such as any request of a blocked caller, can never pass. Its denial is kept
-// too: without it each such request would wait for a trip.
+// A request for more hits than the limit, such as any request of a blocked customer, can never pass. Its denial is
+// cached too: otherwise each such request would wait for a trip.
 //
-// A retry-after counts from when its question was sent. So the next question is early by half a trip, and arrives when
-// it is over.
+// A retry-after counts from the time at which its question was sent. So the next question is early by half a trip, and
+// arrives when the retry-after ends.
 
 // Far are the settings of a cache in front of a store that is far away.
 type Far struct {
 	Store backend.Starter // is asked the questions
 
-	// Askers returns how many caches ask the same store: what a counter has left is divided by it.
+	// Askers returns how many caches ask the same store. The remaining hits of a counter are divided by this number.
 	Askers func() int
 
-	// Leased reports whether permits of a counter are asked for: then the cache asks nothing about it. Nil: of none.
+	// Leased reports whether leases ask the store for permits of a counter. The cache then sends no questions about it.
+	// Nil means that no counter is leased.
 	Leased func(key []byte) bool
 
 	mu     sync.Mutex
@@ -39,7 +40,7 @@ type Far struct {
 }
 
 const (
-	mostQuestions = 1000             // in a second
+	mostQuestions = 1000             // questions in a second
 	coldAfter     = 10 * time.Second // the least time without an answer after which a counter is forgotten
 )
 
@@ -124,7 +125,7 @@ func (c *Cache) question(t *backend.Take) {
 	}()
 }
 
-// told takes in the answer to a question that was sent then.
+// told applies the answer to a question that was sent at sent.
 func (c *Cache) told(sent int64, t *backend.Take, o *backend.Outcome) {
 	sh := c.shard(t.Key)
 	sh.mu.Lock()
@@ -165,7 +166,7 @@ func (f *Far) part(free int64) int64 {
 	return part
 }
 
-// Learn takes in an outcome that came after its caller had left.
+// Learn records an outcome that came after its caller had left.
 func (c *Cache) Learn(t *backend.Take, o *backend.Outcome) {
 	if givesBack(t) || t.Guards || o.Cached || t.Limit.Reservable() {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// outlasts reports whether a penalty lasts longer than its limit can deny a take. Then only the penalty decides how
-// long the caller waits, and the counter of the limit need not be read.
+// outlasts reports whether a penalty lasts longer than its limit can deny a take. Then only the penalty determines the
+// retry-after, and the counter of the limit need not be read.
 func outlasts(penalty *backend.Outcome, t *backend.Take) bool {
 	return t.Hits <= int64(t.Limit.Capacity()) && penalty.RetryAfter >= drains(t.Limit)
 }

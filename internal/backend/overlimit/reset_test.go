@@ -84,7 +84,7 @@ func TestResetWhileADenialIsOnItsWay(t *testing.T) {
 	}
 }
 
-// What another process says must be forgotten, also while the denial is on its way.
+// Denials that another replica has reset must be removed, even a denial whose answer is on its way.
 func TestForgetWhileADenialIsOnItsWay(t *testing.T) {
 	for name, forget := range map[string]func(*Cache){
 		"one": func(c *Cache) { c.Forget([]byte("k")) },
@@ -156,8 +156,9 @@ func TestRefundsReachOtherReplicas(t *testing.T) {
 	check("the refund failed and may have been carried out", "k")
 }
 
-// Two replicas share the counters, each with a cache. After a refund of one, the other denies nothing that the counter
-// would admit: whether the denied request had several hits, or was of a class that has less than the whole limit.
+// Two replicas share the counters, each with a cache. After a refund through one, the other denies no request that the
+// counter would allow, whether the denied request had several hits, or was of a class that has less than the whole
+// limit.
 func TestRefundReachesDenialsOfCountersThatAreNotExhausted(t *testing.T) {
 	for name, test := range map[string]struct {
 		limit  string
@@ -165,7 +166,7 @@ func TestRefundReachesDenialsOfCountersThatAreNotExhausted(t *testing.T) {
 	}{
 		"several hits": {"10/1d", 5},
 		"a bucket":     {"10/1d,token,burst=10", 5},
-		"classes":      {"10/1d,class=0,guaranteed=70", 1}, // at noon, three are kept for the other class
+		"classes":      {"10/1d,class=0,guaranteed=70", 1}, // three hits are kept for the other class at noon
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := memory.New(memory.Options{})

@@ -38,7 +38,7 @@ const (
 	Bucket   Shape = 'g' // buckets that are refilled or leak continuously
 	Interval Shape = 'i' // buckets that are refilled at intervals
 	InFlight Shape = 'c' // concurrency limits
-	Lyft     Shape = 'y' // fixed windows, each in a key of its own, as envoyproxy/ratelimit keeps them
+	Lyft     Shape = 'y' // fixed windows, with one key for each window, as envoyproxy/ratelimit keeps them
 	Penalty  Shape = 'x' // penalties
 	Shared   Shape = 'k' // fixed windows that classes share
 )
@@ -51,8 +51,8 @@ func Of(s Shape) Set { return 1 << index(s) }
 
 type part struct {
 	shape Shape
-	files []string // in this order; a function in a later file replaces the function of the same name in an earlier one
-	needs []string // before the files of all parts, each once
+	files []string // order matters: a function in a later file replaces the function of the same name in an earlier one
+	needs []string // files that come before those of all parts, each once
 }
 
 var parts = [...]part{
@@ -155,7 +155,7 @@ func made(p *atomic.Pointer[Script], text func() string) *Script {
 	return p.Load()
 }
 
-// kind is what a script is for.
+// kind is the purpose of a script.
 type kind int
 
 const (
