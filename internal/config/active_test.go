@@ -50,7 +50,7 @@ descriptors:
 	}
 }
 
-// Quiet hours and Sundays: limits with the same window count apart where each has times of its own.
+// Quiet hours and Sundays: limits with the same window count separately if their active times differ.
 func TestActiveLimitsOfOneWindow(t *testing.T) {
 	_, tree, errs := rulesOf(t, `
 domain: d

@@ -19,7 +19,7 @@ func generate(domain string, groups, rules int) []byte {
 	return b.Bytes()
 }
 
-// BenchmarkCompile measures what the service does with its rules at the start: parse them and compile the tree.
+// BenchmarkCompile measures the work on rules at startup: parse them and compile the tree.
 func BenchmarkCompile(b *testing.B) {
 	tenFiles := make([]File, 10)
 	for i := range tenFiles {

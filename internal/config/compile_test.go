@@ -45,7 +45,7 @@ func filesOf(texts ...string) []File {
 	return files
 }
 
-// checkErrors fails unless there is one error for each of want, in this order, which begins with it and has a position
+// checkErrors fails unless there is one error for each of want, in this order, which starts with it and has a position
 // in its file.
 func checkErrors(t testing.TB, files []File, errs []*yamlform.Error, want []string) {
 	t.Helper()
@@ -62,7 +62,7 @@ func checkErrors(t testing.TB, files []File, errs []*yamlform.Error, want []stri
 	}
 }
 
-// checkMistakes does the same for the file a.yaml with these descriptors, which begin on line 2.
+// checkMistakes does the same for the file a.yaml with these descriptors, which start on line 2.
 func checkMistakes(t testing.TB, descriptors string, want []string) {
 	t.Helper()
 	files := filesOf("descriptors:\n" + descriptors + "\ndomain: a\n")

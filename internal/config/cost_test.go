@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// What a hit counts for: a number, tables by the values of entries, and tables that are inherited.
+// Costs of a hit: a number, tables by the values of entries, and inherited tables.
 func TestHitCost(t *testing.T) {
 	_, tree, errs := rulesOf(t, `
 domain: d

@@ -15,7 +15,7 @@ func TestDocumentedExamples(t *testing.T) {
 	racetest.Sequential(t)
 	for _, c := range []struct {
 		page           string
-		domains, rules int // at least
+		domains, rules int // smallest numbers to find
 	}{
 		{"do/rules.md", 5, 15}, {"do/plans.md", 2, 6}, {"do/weights.md", 4, 6}, {"do/headers.md", 2, 4}, {"do/block-or-exempt.md", 3, 12},
 		{"reference/rule-file.md", 1, 11},

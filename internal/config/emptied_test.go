@@ -25,7 +25,7 @@ ratelimitd_rules_gone{rules="removed"} `+removed+`
 	}
 }
 
-// If a directory loses all of its rules at once, for any reason, the active rules stay until there are new ones.
+// If a directory loses all of its rules in one reload, for any reason, the active rules stay until there are new ones.
 func TestNoReloadRemovesTheLastRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(t *testing.T, dir string)
@@ -110,7 +110,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 	}
 }
 
-// What the log advises for removing all rules: a service that starts with a file without rules has loaded it.
+// The log's advice for removing all rules works: a service that starts with a file without rules loads it.
 func TestAFileWithoutRulesIsLoadedAtTheStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), "domain: a\n")
@@ -119,7 +119,7 @@ func TestAFileWithoutRulesIsLoadedAtTheStart(t *testing.T) {
 	}
 }
 
-// When a reload removes half of a domain's rules, or of all rules, the log names what lost them.
+// When a reload removes half of a domain's rules, or of all rules, the log names the domains and files that lost them.
 func TestDroppedRulesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	var log logged

@@ -18,13 +18,13 @@ func TestEveryKeyHasAFact(t *testing.T) {
 		without []string
 	}{
 		{[]*yamlform.Map{&fileForm.Map}, keysOf(descriptor.DomainFacts), []string{
-			"domain", "descriptors", // what the others are about
+			"domain", "descriptors", // the subject of the other facts
 		}},
 		{[]*yamlform.Map{&descriptorForm.Map, &limitForm.Map}, append(keysOf(descriptor.RuleFacts), keysOf(descriptor.LimitFacts)...), []string{
-			"rate_limit", "rate_limits", "descriptors", "inherit", // what the others are about
+			"rate_limit", "rate_limits", "descriptors", "inherit", // the subject of the other facts
 			"key", "value", "values", "value_regex", "value_cidr", // the path of the rule
-			"unit", "requests_per_unit", // /rlconfig begins with them, as envoyproxy/ratelimit does
-			"value_to_metric", "share_threshold", "condition", // of a level
+			"unit", "requests_per_unit", // /rlconfig shows them first, as envoyproxy/ratelimit does
+			"value_to_metric", "share_threshold", "condition", // settings of a level
 		}},
 	} {
 		read := make(map[string]bool)

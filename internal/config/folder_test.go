@@ -30,7 +30,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// take returns what was logged since the last call.
+// take returns the log lines since the last call.
 func (l *logged) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func rules(domain string, requests int) string {
 	return fmt.Sprintf("domain: %s\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]\n", domain, requests)
 }
 
-// requests returns what the rule of such a file allows now, or -1 without a rule.
+// requests returns the number that the rule of such a file allows now, or -1 without a rule.
 func requests(tree *descriptor.Tree, domain string) int {
 	d := tree.Domain(domain)
 	if d == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A file that is no rule file has one error: what it is, where its rules are, and what to do.
+// A file that is not a rule file has one error: its kind, where its rules are, and how to fix it.
 func TestForeignFiles(t *testing.T) {
 	const rules = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n"
 	within := func(indent string) string {
@@ -48,7 +48,7 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
-// Each warning says what envoyproxy/ratelimit does with the file, as its binary was seen to do.
+// Each warning states how envoyproxy/ratelimit treats the file, as observed with its binary.
 func TestWarningsSayWhatTheReferenceDoes(t *testing.T) {
 	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 	for text, want := range map[string]string{

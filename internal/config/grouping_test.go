@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Rules with and without the keys: what counts, and what is rejected.
+// Rules with and without the keys: the grouped values, and the errors.
 func TestGrouping(t *testing.T) {
 	_, tree, errs := rulesOf(t, `
 domain: d

@@ -99,7 +99,7 @@ func TestLongListsOfHeadersHaveOneError(t *testing.T) {
 	}
 }
 
-// Whatever a rule file says, what is loaded can be sent, and is written as it was read.
+// Every header that a rule file can define can be sent, and is written as it was read.
 func TestEveryHeaderCanBeSent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.StringOf(rapid.OneOf(rapid.SampledFrom([]rune("{}ab -\r\n\t:\x7f")), rapid.Rune())).Draw(rt, "text")

@@ -83,7 +83,7 @@ func TestInherit(t *testing.T) {
 		t.Errorf("%s: %s, want no such rule", path, limit)
 	}
 
-	// What was counted under the common rule stays counted when a customer gets a descriptor.
+	// Hits counted under the common rule stay counted when a customer gets a descriptor.
 	key := func(tree *descriptor.Tree) string {
 		entries := []descriptor.Entry{{Key: "plan", Value: "pro"}, {Key: "api_key", Value: "acme"}, {Key: "endpoint", Value: "search"}}
 		d := tree.Domain("api")
@@ -96,7 +96,7 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-// A descriptor inherits within what is inherited, as if it was written there.
+// A descriptor inherits within inherited rules, as if it was written there.
 func TestInheritWithinInherited(t *testing.T) {
 	rules, _, errs := rulesOf(t, `
 domain: d
@@ -130,7 +130,7 @@ descriptors:
 	}
 }
 
-// What a descriptor inherits itself is inherited from it too, where both have a descriptor for the same value.
+// A descriptor also inherits the rules that its source inherited, where both have a descriptor for the same value.
 func TestInheritWhatInherits(t *testing.T) {
 	rules, tree, errs := rulesOf(t, `
 domain: llm
@@ -178,7 +178,8 @@ func TestInheritErrors(t *testing.T) {
 	}
 }
 
-// What is inherited counts callers as it does where it is inherited from, and is allowed there.
+// Inherited limits identify customers as at the place that they come from. They must be allowed where they are
+// inherited.
 func TestInheritErrorsOfGroups(t *testing.T) {
 	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 	const grouped = "{key: ip, group: ipv6/64, " + limit + "}\n- "
@@ -212,7 +213,8 @@ func TestInheritErrorsOfGroups(t *testing.T) {
 	}
 }
 
-// A limit of its own inherits the reservations: otherwise a request that reserves would match no rule there, and pass.
+// A limit that replaces an inherited one still gets the reservations: otherwise a request that reserves would match no
+// rule there, and pass.
 func TestInheritReservations(t *testing.T) {
 	const limit = ", rate_limit: {unit: day, requests_per_unit: 2}"
 	for text, want := range map[string]bool{
@@ -317,7 +319,7 @@ descriptors:
 	}
 }
 
-// A condition decides which rule applies, and is no part of the counter.
+// A condition decides which rule applies, and is not part of the counter.
 func TestCondition(t *testing.T) {
 	_, tree, errs := rulesOf(t, `
 domain: d

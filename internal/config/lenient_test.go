@@ -94,7 +94,7 @@ func TestLenientReadsAsTheReference(t *testing.T) {
 	}
 }
 
-// What envoyproxy/ratelimit rejects is rejected by the lenient reader too.
+// Files that envoyproxy/ratelimit rejects are rejected by the lenient reader too.
 func TestLenientRejects(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	for _, text := range []string{

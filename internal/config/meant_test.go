@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// An error names what to write instead where that is clear: for the key of another program, an entry in a short form,
-// or a unit with a number.
+// An error suggests a correction where one is clear: for the key of another program, an entry in a short form, or a
+// unit with a number.
 func TestMeant(t *testing.T) {
 	for rule, want := range map[string]string{
 		"key: a, limit: {unit: minute}":                   "unknown key `limit`: did you mean `rate_limit`?",

@@ -134,7 +134,7 @@ func TestRulesChecksum(t *testing.T) {
 		{"{key: k", "{on_error: allow, key: k"}, {"{key: k", "{metadata: {a: b}, key: k"}, {"{key: k", "{metadata: {a: c}, key: k"},
 		{"domain: b", "domain: b\nadmission: all_or_nothing"}, {"domain: b", "domain: b\non_error: deny"}, {"domain: b", "domain: b\nheaders: []"}, {"domain: b", "domain: b\nheaders: [ietf]"},
 		{"unit: day, requests_per_unit: 5", "unlimited: true"},
-		{"descriptors: [", "descriptors: [{key: k, value: exempt}, "}, // a level without a limit exempts its callers
+		{"descriptors: [", "descriptors: [{key: k, value: exempt}, "}, // a level without a limit exempts its customers
 		{"descriptors: [", "descriptors: [{key: k, value: exempt*}, "},
 		{"value: v", "values: [v, w]"}, {"value: v", "values: [v, x]"}, {"value: v", "value: v*, share_threshold: true"}, {"value: v", "value: v*, value_to_metric: true"},
 	} {

@@ -55,7 +55,7 @@ func TestNamesHideNoRules(t *testing.T) {
 	if again, err := f.Load(); err != nil || again.Changed || len(again.Skipped) != len(want) || log.take() != "" {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	// A file of tests becomes a rule file, and is no longer named.
+	// A file of tests becomes a rule file, and disappears from the list of skipped files.
 	write(t, filepath.Join(dir, "a_test.yaml"), rules("b", 3))
 	if r, err := f.Load(); err != nil || requests(r.Tree, "b") != 3 || len(r.Skipped) != len(want)-1 {
 		t.Errorf("%+v, %v", r, err)

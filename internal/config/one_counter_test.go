@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Rules with different conditions that share counters keep them in one way. What is no part of that may differ.
+// Rules with different conditions that share counters must agree on how the counters are stored. All other settings may
+// differ.
 func TestRulesOfOneCounter(t *testing.T) {
 	plans := func(free, pro string) string {
 		const plan = "  - key: plan\n    value: %s\n    condition: true\n    descriptors:\n      - key: customer\n        %s\n"

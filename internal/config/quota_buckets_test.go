@@ -86,7 +86,7 @@ func TestQuotaBucketsOfSeveralFiles(t *testing.T) {
 	}
 }
 
-// Domains whose buckets find other rules have other checksums. What is the default may be written or left out.
+// Domains whose buckets find other rules have other checksums. A default may be written or left out.
 func TestChecksumOfQuotaBuckets(t *testing.T) {
 	seen := make(map[uint64]string)
 	for _, texts := range [][]string{

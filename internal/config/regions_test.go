@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the limits of a domain say about regions, in words, by the name of the limit.
+// Region settings of the limits of a domain, in words, by the name of the limit.
 func TestRegions(t *testing.T) {
 	const file = `
 domain: d
@@ -38,7 +38,7 @@ descriptors:
 			for i := range r.Limits {
 				l := &r.Limits[i]
 				got = append(got, l.Name+"="+l.Regions.String())
-				// What a region denies because of what the others have counted must not use up what they have left.
+				// Hits that a region denies because of the others' hits must not use up the others' remaining hits.
 				if (l.Regions != nil && !l.Regions.HasHome()) == l.CountsDenied() {
 					t.Errorf("%+v: denied hits of %s count: %t", c, l.Name, l.CountsDenied())
 				}
@@ -120,7 +120,7 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 	}
 }
 
-// The default of a domain was given to the limits of its own file, so all files of a domain must say the same.
+// The default of a domain was applied to the limits of the same file only, so all files of a domain must agree.
 func TestRegionsOfSeveralFiles(t *testing.T) {
 	const (
 		none  = "domain: d\n"

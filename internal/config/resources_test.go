@@ -55,7 +55,7 @@ func TestABadResourceIsRejectedAlone(t *testing.T) {
 		set    []Resource
 		err    string
 		states string
-		rules  string // requests by domain, as in force
+		rules  string // active requests by domain
 		same   bool   // the tree is unchanged
 	}{
 		{"nothing that can be used", []Resource{bad("z", "z"), unreadable}, "resource 1: cannot be decoded; z: descriptors[0].kye: unknown key `kye`: did you mean `key`?", "resource 1=rejected z=rejected", "none", false},

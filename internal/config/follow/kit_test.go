@@ -25,7 +25,7 @@ func rules(domain string, requests int) string {
 	return fmt.Sprintf("domain: %s\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: %d}}]\n", domain, requests)
 }
 
-// requests returns what the rule of such a file allows now, or -1 without a rule.
+// requests returns the number that the rule of such a file allows now, or -1 without a rule.
 func requests(tree *descriptor.Tree, domain string) int {
 	d := tree.Domain(domain)
 	if d == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-const patience = time.Minute // for what takes 100 ms on a quiet machine
+const patience = time.Minute // timeout for events that take 100 ms on a quiet machine
 
 // watched is a directory under Folder. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
@@ -289,7 +289,7 @@ func TestWatchSwappedRelease(t *testing.T) {
 		w.once("the next release", func() { swap(i) }, func(r config.Result) bool { return requests(r.Tree, "a") == i })
 		w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 10*i)
 	}
-	// The old release is no longer watched and may be removed.
+	// The old release is not watched any more and may be removed.
 	must(t, os.RemoveAll(filepath.Join(root, "release-2")))
 	w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 99)
 }

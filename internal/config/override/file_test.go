@@ -124,7 +124,7 @@ func drawName(t *rapid.T, label string) string {
 	).Draw(t, label)
 }
 
-// What is written is read back, whatever the names: as a file, and as lines.
+// Every override survives writing and reading, with all kinds of names: as a file, and as lines.
 func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all []Override
@@ -222,7 +222,7 @@ func TestHostileFiles(t *testing.T) {
 	})
 }
 
-// No file makes the process panic, and what is read can be written and read again.
+// No file makes the reader panic, and the overrides in it can be written and read again.
 func FuzzReadFile(f *testing.F) {
 	f.Add([]byte("overrides:\n- {domain: d, rule: d.k, limit: l, entries: 'k=v,k=w', requests_per_unit: 5, burst: 3, reason: r}\n- {domain: d, rule: d.k, entries: [{'': v}], factor: 1.5, expires_at: 2030-01-01T00:00:00Z, version: 3}"))
 	f.Add([]byte("overrides: &a [{<<: *a, blocked: yes}]"))

@@ -29,7 +29,7 @@ type followed struct {
 	*override.File
 	path     string
 	registry *prometheus.Registry
-	sets     chan map[string]uint64 // of each set, the requests by the value of k
+	sets     chan map[string]uint64 // requests by the value of k, for each set
 	log      servicetest.Log
 }
 
@@ -124,7 +124,7 @@ func TestFileIsFollowed(t *testing.T) {
 	f.until(t, map[string]uint64{"a": 1})
 	f.up(t, 1)
 
-	fileWith(t, path, "a", 1, "b", 2) // in place
+	fileWith(t, path, "a", 1, "b", 2) // a write in place
 	f.until(t, map[string]uint64{"a": 1, "b": 2})
 
 	fileWith(t, path+".new", "b", 3)
@@ -186,8 +186,8 @@ func TestConfigMap(t *testing.T) {
 	f.until(t, map[string]uint64{"b": 5})
 }
 
-// A write changes nothing. Its error says what to write in the file, and on which line; what it says is an override
-// like the one asked for.
+// A write changes nothing. Its error quotes the text to write in the file, and the line. That text is an override like
+// the requested one.
 func TestFileIsNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "overrides.yaml")
 	fileWith(t, path, "a", 1, "b", 2)

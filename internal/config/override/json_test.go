@@ -49,7 +49,7 @@ func TestReadJSON(t *testing.T) {
 	}
 }
 
-// item is the beginning of an override.
+// item is the start of an override.
 const item = `{"domain":"d","rule":"d.k","entries":[{"key":"k","value":"v"}],`
 
 func TestLineErrors(t *testing.T) {
@@ -117,7 +117,7 @@ func TestLineErrors(t *testing.T) {
 	}
 }
 
-// A file is YAML or has one override in the form for programs on each line. Its beginning says which.
+// A file is YAML or has one override in the form for programs on each line. Its first bytes decide.
 func TestFilesOfBothForms(t *testing.T) {
 	const line = item + `"blocked":true}`
 	want := []Override{{Identity: identity("d.k", "", "k", "v"), Numbers: Numbers{Kind: Blocked}}}
@@ -133,7 +133,7 @@ func TestFilesOfBothForms(t *testing.T) {
 	}
 }
 
-// No text makes the process panic. What is read is JSON, and can be written and read again.
+// No text makes the reader panic. Accepted text is JSON, and can be written and read again.
 func FuzzReadJSON(f *testing.F) {
 	f.Add([]byte(item + `"requests_per_unit":"5","burst":3,"reason":"r\u0000\ud83d\udd11","not_before":null}`))
 	f.Add([]byte(`{"domain":"\u0085","rule":"\ud83d","entries":[{"key":"= ","value":"\u2028"},{}],"factor":1.5e0,"expires_at":"2030-01-01T00:00:00Z","version":3}`))

@@ -107,7 +107,7 @@ func TestStringTellsIdentitiesApart(t *testing.T) {
 	}
 }
 
-// The documentation says what a million overrides take; it is linear.
+// The documentation states the memory for a million overrides; it is linear.
 func TestMemoryOfASet(t *testing.T) {
 	const n, most = 100_000, 140 // bytes for each
 	live := func() uint64 {

@@ -20,7 +20,7 @@ func identity(rule, limit string, pairs ...string) Identity {
 	return i
 }
 
-// A set holds what the changes before it say, whatever their order, and the sets before it stay as they were.
+// A set holds the result of all changes before it, in any order, and earlier sets stay unchanged.
 func TestSetHoldsWhatWasWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SampledFrom([]string{"", "a", "b", "ab", "a|b", "a=b", "\x01a", "\xff"})
@@ -207,7 +207,7 @@ func TestSumOfOverrides(t *testing.T) {
 	}
 }
 
-// A span is where no override begins or ends.
+// A span is a time in which no override starts or ends.
 func TestSpanOfOverrides(t *testing.T) {
 	set := (&Set{}).With(1, []Change{
 		{identity("r", "", "k", "a"), Numbers{Kind: Blocked, NotBefore: 10, ExpiresAt: 20}},

@@ -25,7 +25,7 @@ func TestSweeperRuns(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) { // in the year 2000
+	synctest.Test(t, func(t *testing.T) { // the clock starts in the year 2000
 		set := setOf(t, text)
 		var log servicetest.Log
 		source, err := override.OpenFile(override.FileOptions{Path: path})

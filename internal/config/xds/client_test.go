@@ -104,7 +104,7 @@ func TestABadSetIsRejected(t *testing.T) {
 			t.Errorf("rejection %d: %v", i, n)
 		}
 	}
-	// go-control-plane always sends the rejected set again at once. The waits are 100, 200, 400, 400 ms, minus up to a
+	// go-control-plane always resends the rejected set immediately. The waits are 100, 200, 400, 400 ms, minus up to a
 	// quarter.
 	if took := nacks[4].at.Sub(nacks[0].at); took < 3*1100*time.Millisecond/4 {
 		t.Errorf("five rejections within %s", took)
@@ -163,8 +163,7 @@ ratelimitd_xds_connected 1
 	}
 }
 
-// If the first set is rejected, the server gets the rejection at once. A resource that cannot be decoded is named in
-// it.
+// If the first set is rejected, the server gets the rejection immediately. It names a resource that cannot be decoded.
 func TestAFirstBadSet(t *testing.T) {
 	server := newControl(t, "")
 	bad := &emptypb.Empty{}
@@ -232,7 +231,7 @@ func TestTheServerRestarts(t *testing.T) {
 
 // The server may start later, and have no rules at first.
 func TestTheServerComesLater(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed immediately
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +334,7 @@ func response(t *testing.T, version, nonce string, all ...*ratelimitv3.RateLimit
 	return r
 }
 
-// While a rejection is being held back, newer rules take effect at once, and the old rejection is never sent.
+// While a rejection is being held back, newer rules take effect immediately, and the old rejection is never sent.
 func TestNewerRulesReplaceAWaitingRejection(t *testing.T) {
 	server, addr := newScripted(t)
 	o := impatient(addr)
@@ -392,7 +391,7 @@ func TestAHugeSet(t *testing.T) {
 	await(t, "the bound", func() bool { return strings.Contains(c.log.String(), "raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES") })
 	c.inForce("a.k 5/day")
 
-	large := run(t, impatient(server.addr)) // by default a set may be as large as a rule file
+	large := run(t, impatient(server.addr)) // the default allows a set as large as a rule file
 	await(t, "501 rules", func() bool { return large.tree() != nil && len(large.tree().Rules) == 501 })
 }
 

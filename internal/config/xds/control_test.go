@@ -30,7 +30,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	patience = time.Minute // for what takes milliseconds on a quiet machine
+	patience = time.Minute // timeout for events that take milliseconds on a quiet machine
 	nodeID   = "test-node"
 )
 
@@ -43,7 +43,7 @@ type control struct {
 
 	mu       sync.Mutex
 	requests []request
-	headers  []metadata.MD // of every stream
+	headers  []metadata.MD // headers of every stream
 }
 
 // request is a request of a client, with its time.
@@ -76,7 +76,7 @@ func newControl(t *testing.T, addr string, opts ...grpc.ServerOption) *control {
 	return c
 }
 
-// set puts a snapshot in force.
+// set activates a snapshot.
 func (c *control) set(version string, all ...types.Resource) {
 	c.t.Helper()
 	snapshot, err := cachev3.NewSnapshot(version, map[resourcev3.Type][]types.Resource{resourcev3.RateLimitConfigType: all})

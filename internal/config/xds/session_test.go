@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// wire is the sending side of a stream. What is sent arrives at once.
+// wire is the sending side of a stream. Sent messages arrive immediately.
 type wire struct {
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	sent chan *discoveryv3.DiscoveryRequest
@@ -40,7 +40,7 @@ func follow(t *testing.T) (responses chan *discoveryv3.DiscoveryResponse, sent c
 	return responses, sent
 }
 
-// If a server sends rejected rules again at once, ten minutes cost only a few dozen messages.
+// If a server resends rejected rules immediately, ten minutes cost only a few dozen messages.
 func TestNoLoopOfRejections(t *testing.T) {
 	bad := response(t, "1", "n", &ratelimitv3.RateLimitConfig{Name: "bad"})
 	synctest.Test(t, func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestTLS(t *testing.T) {
 	for name, c := range map[string]struct {
 		server   []string // names in its certificate
 		files    tlsfiles.Options
-		rejected string // in the log; empty: rules arrive
+		rejected string // expected in the log; empty if rules arrive
 	}{
 		"the host":                   {[]string{"127.0.0.1"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, ""},
 		"another host":               {[]string{"envoy-gateway"}, tlsfiles.Options{Cert: v.Path("tls.crt"), Key: v.Path("tls.key"), CA: v.Path("ca.crt")}, "127.0.0.1"},

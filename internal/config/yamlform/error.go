@@ -42,7 +42,7 @@ type Error struct {
 	Col  int    // column in characters, from 1
 	Msg  string // the problem, and how to fix it
 
-	Reference Reference // for a warning: how envoyproxy/ratelimit treats the file
+	Reference Reference // treatment of the file by envoyproxy/ratelimit, for a warning
 }
 
 // Reference tells how envoyproxy/ratelimit treats a file that is accepted here with a warning. The zero value is for

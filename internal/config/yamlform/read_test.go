@@ -121,7 +121,7 @@ func TestReadErrors(t *testing.T) {
 	merges := strings.Repeat("{<<: ", MaxLevels+2) + "{}" + strings.Repeat("}", MaxLevels+2)
 	for _, c := range []struct {
 		text string
-		want []string // all errors, each only its beginning
+		want []string // prefixes of all errors
 	}{
 		{"[]", []string{"f:1:1: a box must be a map of keys (`text`, `texts`, `flag`,"}},
 		{"txt: a", []string{"f:1:1: unknown key `txt`: did you mean `text`?"}},
@@ -182,7 +182,7 @@ func TestTooManyErrors(t *testing.T) {
 	}
 }
 
-// A lenient reader takes what it can, and warns.
+// A lenient reader accepts as much as it can, and warns.
 func TestLenient(t *testing.T) {
 	const text = `text: a
 version: 1

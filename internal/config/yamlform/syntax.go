@@ -184,7 +184,7 @@ func lastLine(data []byte) (line, col int) {
 type lineFeed struct {
 	data  []byte
 	lines int  // number of lines started
-	mid   bool // in the middle of a line longer than a read
+	mid   bool // whether a line longer than a read is being read
 }
 
 func (f *lineFeed) Read(p []byte) (int, error) {

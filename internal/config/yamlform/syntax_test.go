@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Every text of the library that is known has a test: what the message says, and where.
+// Every known text of the library has a test: the message and its position.
 func TestSyntaxMessages(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, c := range []struct {
