@@ -33,8 +33,8 @@ type (
 	valueReading struct {
 		field, header, literal       yamlform.Value
 		part, regex, fallback        yamlform.Value
-		key, skipIfAbsent            yamlform.Value // of an entry
-		oneOf, matches, not, present yamlform.Value // of a condition
+		key, skipIfAbsent            yamlform.Value // settings of an entry
+		oneOf, matches, not, present yamlform.Value // settings of a condition
 	}
 	descriptorReading struct{ entries, when, hits yamlform.Value }
 	hitsReading       struct{ field, fallback yamlform.Value }

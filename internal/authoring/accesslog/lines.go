@@ -14,7 +14,7 @@ var errTooLong = errors.New("longer than 1 MiB")
 // lines reads a stream line by line, without copying the lines.
 type lines struct {
 	r      *bufio.Reader
-	number int // of the line last read, from 1
+	number int // number of the last line, from 1
 }
 
 // next returns a line without its line ending. The line is valid until the next call, and the customer may write to it.

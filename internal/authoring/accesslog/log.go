@@ -18,12 +18,12 @@ type Record struct {
 	Line   int      // its number, from 1
 	At     int64    // the time of the request, in microseconds since 1970
 	Fields [][]byte // the fields that the mapping needs, empty if absent. Valid until the next line is read
-	Hits   []uint64 // by descriptor of the mapping; nil: one hit for each
+	Hits   []uint64 // hits per descriptor of the mapping; nil means one hit for each
 }
 
 // LineError is an error in one line. The next line can be read.
 type LineError struct {
-	Line int // from 1
+	Line int // line number, from 1
 	Msg  string
 }
 

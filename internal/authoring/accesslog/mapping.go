@@ -12,13 +12,13 @@ import (
 
 // Mapping describes how to make a request from a line of a log.
 type Mapping struct {
-	name    string // of its file
+	name    string // name of the file
 	format  format
-	pattern *pattern // of the formats of text
+	pattern *pattern // pattern of a text format
 	own     bool     // the mapping itself gives the pattern, not its format
 
-	fields []field // the fields that a line is searched for
-	paths  *path   // of JSON: the fields as a tree
+	fields []field // fields to extract from a line
+	paths  *path   // the fields as a tree, for JSON
 
 	time   int // the index in fields of the time
 	layout layout
@@ -50,12 +50,12 @@ type field struct {
 
 // value is a text that comes from a line, or from the mapping.
 type value struct {
-	field    int // in Mapping.fields; -1: literal
+	field    int // index in Mapping.fields; -1 for a literal
 	literal  string
 	part     fieldPart
 	regex    *regexp.Regexp // nil: the whole part
-	group    int            // of the regex
-	fallback string         // used if the text is absent; empty: none
+	group    int            // capture group of the regex
+	fallback string         // used if the text is absent; empty without a fallback
 }
 
 // fieldPart is an often needed part of a field. It can be selected without a regular expression.
@@ -164,7 +164,7 @@ func (c *condition) holds(fields []string) bool {
 	return ok != c.not
 }
 
-// settle computes what does not depend on a line.
+// settle precomputes everything that does not depend on a line.
 func (m *Mapping) settle() {
 	type identity struct {
 		key   string
@@ -209,8 +209,8 @@ func allHold(conditions []condition, fields []string) bool {
 // layout is the format of times.
 type layout struct {
 	kind   layoutKind
-	custom string         // of layoutCustom: a layout of package time
-	zone   *time.Location // of times without a zone; nil: all times have one
+	custom string         // layout of package time, for layoutCustom
+	zone   *time.Location // zone of times that do not state one; nil if all times do
 }
 
 type layoutKind uint8

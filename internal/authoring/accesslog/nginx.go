@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// nginxCombined is what nginx logs unless its configuration says something else. apacheCombined is Apache's combined
-// format in nginx's words; its common format ends after the bytes.
+// nginxCombined is nginx's default log format. apacheCombined is Apache's combined format, written in nginx's syntax;
+// its common format ends after the bytes.
 const (
 	nginxCombined  = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
 	apacheCombined = `$remote_addr $remote_ident $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`

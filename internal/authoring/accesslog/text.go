@@ -15,7 +15,7 @@ const envoyDefault = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?
 
 // pattern is a format string of Envoy, text with %OPERATORS% in it, or one of nginx, with $variables.
 type pattern struct {
-	what    string // what messages call it
+	what    string // name in messages
 	lead    []byte // before the first operator
 	ops     []operator
 	written int // how many of ops the format has; the others are parts of the request line
@@ -29,11 +29,11 @@ type pattern struct {
 }
 
 type operator struct {
-	name   string // as written, without percent signs and length
-	field  int    // in Mapping.fields; -1: not needed
+	name   string // name as written, without percent signs and length
+	field  int    // index in Mapping.fields; -1 if not needed
 	after  []byte // the text up to the next operator; empty only for the last one
-	quoted bool   // it is between quotes
-	part   int    // of the request line: 1 is the method; 0: no part of it
+	quoted bool   // whether the operator is between quotes
+	part   int    // part of the request line, 1 being the method; 0 for other operators
 }
 
 // parsePattern reads a format string.
@@ -82,7 +82,7 @@ func (p *pattern) endText(text *[]byte) {
 	*text = nil
 }
 
-// settle computes what does not depend on a line.
+// settle precomputes everything that does not depend on a line.
 func (p *pattern) settle() {
 	p.written = len(p.ops)
 	before := p.lead
@@ -220,7 +220,7 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 
 // split splits a line into fields. It returns an error message, or "".
 //
-// Envoy does not escape what clients send. A quote within quotes may be an attempt to forge the fields that follow, so
+// Envoy does not escape text from clients. A quote within quotes may be an attempt to forge the fields that follow, so
 // such a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
@@ -286,7 +286,7 @@ func (p *pattern) split(line []byte, fields [][]byte) string {
 	return ""
 }
 
-// at writes the column of a line where its rest begins, for formats of nginx.
+// at returns the column at which the rest of a line starts, as text, for formats of nginx.
 func (p *pattern) at(line, rest []byte) string {
 	if !p.nginx() {
 		return ""
@@ -300,7 +300,7 @@ const maxShortText = 16
 // quote writes a part of a line or of a pattern for a message.
 func quote(s []byte) string { return yamlform.Quote(string(s[:min(len(s), 1000)])) }
 
-// index is like bytes.Index, but faster for short texts that begin with a rare byte.
+// index is like bytes.Index, but faster for short texts that start with a rare byte.
 func index(s, text []byte) int {
 	if len(text) > maxShortText {
 		return bytes.Index(s, text) // it takes linear time even where the text nearly repeats

@@ -83,8 +83,8 @@ func text(m proto.Message) string {
 	return string(sorted)
 }
 
-// untimed removes what depends on the time of day, as the recordings do. First it checks that the ends of windows are
-// right for an answer that was given between from and to.
+// untimed removes everything that depends on the time of day, as the recordings do. First it checks that the ends of
+// windows are right for an answer that was given between from and to.
 func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem string) {
 	const rounded = time.Second
 	for i, s := range r.GetStatuses() {
@@ -107,10 +107,10 @@ func untimed(r *ratelimitv3.RateLimitResponse, from, to time.Time) (problem stri
 	return problem
 }
 
-// requests returns the requests of the case to send now. In recordings, limits of requests get counters of their own
-// where two windows of one counter begin at the same moment, such as a day and a week on a Thursday: the keys of
-// envoyproxy/ratelimit contain that moment and not the unit, so it counts both in one place. The recordings were made
-// when no two windows did. A request's own limit needs no rule, so one more entry changes nothing else.
+// requests returns the requests of the case to send now. Two windows of one counter can start at the same moment, such
+// as a day and a week on a Thursday. envoyproxy/ratelimit counts both under one key, because its keys contain that
+// moment and not the unit. The recordings were made when no two windows did. So in recordings, a request's own limit
+// then gets another entry, and with it a separate counter. It needs no rule, so the entry changes nothing else.
 func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) {
 	all := make([]*ratelimitv3.RateLimitRequest, len(c.Steps))
 	for i := range c.Steps {
@@ -122,7 +122,8 @@ func (c *Case) requests(now time.Time) ([]*ratelimitv3.RateLimitRequest, error) 
 	if c.Level != Recorded {
 		return all, nil
 	}
-	units := make(map[string]ratelimitv3.RateLimitResponse_RateLimit_Unit) // of what envoyproxy/ratelimit counts under
+	// the unit that envoyproxy/ratelimit counts under each key
+	units := make(map[string]ratelimitv3.RateLimitResponse_RateLimit_Unit)
 	// rules' limits first: their descriptors stay as they are
 	for _, own := range []bool{false, true} {
 		for i, request := range all {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	clients  = 16  // at the same time
+	clients  = 16  // number of concurrent clients
 	perDay   = 400 // the limit that clients share
 	perWin   = 50  // the limit of each second
 	edgesFor = 3300 * time.Millisecond
@@ -38,7 +38,7 @@ var exactCases = []counted{
 		func(t *talk) string {
 			began := time.Now()
 			passed := t.send(0, edgesFor, "user=one")
-			windows := int64(time.Since(began)/time.Second) + 2 // that these seconds can touch
+			windows := int64(time.Since(began)/time.Second) + 2 // largest number of windows touched in this time
 			if passed <= windows*perWin && passed > perWin {
 				return ""
 			}
@@ -57,7 +57,7 @@ var exactCases = []counted{
 		}},
 }
 
-// talk is what a case has heard from the service.
+// talk is a case's connection to the service, with the results so far.
 type talk struct {
 	*suite
 	ctx     context.Context

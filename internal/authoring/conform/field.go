@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// fieldCases are what users of rate limit services have reported. Those that change the rules or stop the store come
-// last.
+// fieldCases repeat problems reported by users of rate limit services. Those that change the rules or stop the store
+// come last.
 var fieldCases = []counted{
 	{Case{Name: "stricter-limit", Why: "Of two limits under one condition, the stricter one holds.",
 		Report: "https://github.com/Kuadrant/limitador/issues/513"},
@@ -172,8 +172,8 @@ func (t *talk) reserve(hits uint64, entry string) (failure string, ok bool) {
 	return "", true
 }
 
-// stopStore stops the store after the limit is used up. After an error, the proxy decides: it is no request that
-// passed.
+// stopStore stops the store after the limit is used up. After an error, the proxy decides: the request does not count
+// as passed.
 func stopStore(t *talk) string {
 	if t.StopStore == "" || t.StartStore == "" {
 		return t.skip("no commands to stop and start the store were given")

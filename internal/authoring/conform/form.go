@@ -14,7 +14,7 @@ type Form string
 
 // The forms.
 const (
-	Envoy     Form = "envoy"     // of envoyproxy/ratelimit: a file for each domain
+	Envoy     Form = "envoy"     // envoyproxy/ratelimit's: a file for each domain
 	Limitador Form = "limitador" // one file for all namespaces
 )
 
@@ -50,7 +50,7 @@ func (f Form) rules(domain string, limits []limit) string {
 }
 
 // limitadorRules gives all limits but the probe the same conditions: that the request has the values. Each key is in a
-// descriptor of its own, in the order of the limits.
+// separate descriptor, in the order of the limits.
 func limitadorRules(domain string, limits []limit) string {
 	var b strings.Builder
 	write := func(l limit, conditions, variables []string) {

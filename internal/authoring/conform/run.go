@@ -25,17 +25,18 @@ type Options struct {
 	Reserve Ask    // calls Reserve of kuadrant.service.ratelimit.v1.RateLimitService; nil: reservations are not tried
 	Rules   string // the directory from which the service reads rule files
 
-	Form  Form           // of the rule files; default Envoy
-	Setup string         // whose cases run; default Plain
-	Match *regexp.Regexp // only the cases whose "LEVEL/NAME" matches; nil: all
+	Form  Form           // form of the rule files; default Envoy
+	Setup string         // setup whose cases run; default Plain
+	Match *regexp.Regexp // runs only the cases whose "LEVEL/NAME" matches; nil runs all
 
-	// Shell commands; empty: the service notices new rules on its own, and what needs the others is not tried.
+	// Shell commands. Without Load, the service must notice new rules on its own. Cases that need another missing command
+	// are skipped.
 	Load, Restart, StopStore, StartStore string
 
 	Wait time.Duration // how long the service may take to have the rules; default 30 s
 }
 
-// Report is what became of the cases.
+// Report is the result of the cases.
 type Report struct {
 	Setup   string   `json:"setup"`
 	Results []Result `json:"results"`
@@ -45,17 +46,17 @@ type Report struct {
 	Seconds float64  `json:"seconds"`
 }
 
-// Result is what became of one case.
+// Result is the result of one case.
 type Result struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`
 	Why     string `json:"why,omitempty"`
 	Report  string `json:"report,omitempty"`  // where users of some service met it
 	Skipped string `json:"skipped,omitempty"` // why it was not run
-	Failure string `json:"failure,omitempty"` // of the first step that differs
-	Step    int    `json:"step,omitempty"`    // that step, from 1
-	Request string `json:"request,omitempty"` // of that step, as JSON
-	Rules   string `json:"rules,omitempty"`   // of a failed case
+	Failure string `json:"failure,omitempty"` // difference in the first step that differs
+	Step    int    `json:"step,omitempty"`    // number of that step, from 1
+	Request string `json:"request,omitempty"` // request of that step, as JSON
+	Rules   string `json:"rules,omitempty"`   // rules of a failed case
 }
 
 // suite is one run.
@@ -148,7 +149,7 @@ func (s *suite) selected(cases []Case) (chosen []Case) {
 	return chosen
 }
 
-const filePrefix = "conform-" // of the rule files in the directory
+const filePrefix = "conform-" // prefix of the rule files in the directory
 
 func (s *suite) domain(name string) string { return "conform-" + name + "-" + s.run }
 

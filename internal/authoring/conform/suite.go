@@ -27,8 +27,8 @@ type Level string
 const (
 	Protocol Level = "protocol" // written by hand
 	Recorded Level = "recorded" // answers of envoyproxy/ratelimit
-	Exact    Level = "exact"    // what many connections get together
-	Field    Level = "field"    // what users of rate limit services have reported
+	Exact    Level = "exact"    // number of requests that many connections pass together
+	Field    Level = "field"    // problems reported by users of rate limit services
 )
 
 // Case is some requests under one rule file, and the answers to them.

@@ -31,10 +31,10 @@ type Choice struct {
 	By    string `json:"by"`
 }
 
-// QuotaBucket is what the domain says about quota buckets.
+// QuotaBucket describes the domain's settings for quota buckets.
 type QuotaBucket struct {
 	Order   []string `json:"order"`   // the keys that are matched first; the others follow, sorted by key
-	Default string   `json:"default"` // "allow" or "deny": what a bucket without a rule gets
+	Default string   `json:"default"` // "allow" or "deny", for a bucket without a rule
 }
 
 // Entry is one key/value pair.
@@ -65,7 +65,7 @@ type Descriptor struct {
 	// StateOf is the server that the states of the limits come from; empty if they are not known.
 	StateOf string `json:"state_of,omitempty"`
 
-	// Regions is what that server knows about the rule's limits in other regions, in words.
+	// Regions describes, in words, the state of the rule's limits in other regions, as that server sees it.
 	Regions []string `json:"regions,omitempty"`
 }
 
@@ -96,7 +96,7 @@ type Rule struct {
 	Quota     Choice   `json:"quota_mode"`
 	OnError   Choice   `json:"on_error"`
 	Replaces  []string `json:"replaces,omitempty"`
-	HitCost   uint64   `json:"hit_cost,omitempty"` // what each hit of the request counts for
+	HitCost   uint64   `json:"hit_cost,omitempty"` // cost of each hit of the request
 }
 
 // Limit is one limit of a rule, and its counter.
@@ -113,15 +113,15 @@ type Limit struct {
 	Inactive      bool    `json:"inactive,omitempty"` // it does not apply at the time of the request
 	State         *State  `json:"state,omitempty"`
 
-	Regions *descriptor.Regions `json:"-"` // as a server explains it; the words say the same
+	Regions *descriptor.Regions `json:"-"` // a server's explanation; Words says the same
 	Lease   bool                `json:"-"`
 	Home    string              `json:"-"` // the region that counts, as a server in a region explains it
 
-	// the share of the callers for whom it is enforced; absent: the rule says nothing of a share
+	// percentage of customers for whom the limit is enforced; absent if the rule does not set it
 	EnforcePercent uint8 `json:"enforce_percent,omitempty"`
-	// of the caller, where classes share the limit; "*": its value has none
+	// the customer's class, where classes share the limit; "*" if its value has none
 	Class       string `json:"class,omitempty"`
-	NotEnforced bool   `json:"not_enforced,omitempty"` // for this caller
+	NotEnforced bool   `json:"not_enforced,omitempty"` // not enforced for this customer
 }
 
 // Matched returns how many descriptors match a rule or bring a limit along.

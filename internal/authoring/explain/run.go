@@ -85,7 +85,8 @@ func (x *explainer) decide(ctx context.Context, hits []uint64) (*limiter.Decisio
 		d.Hits, d.HasHits, d.Refund = 1, true, false
 		if hits != nil {
 			d.Hits = hits[i]
-			if x.domain != nil && x.domain.MatchNamed(d.Entries) != nil { // no reservation has to be as large as what is left
+			// a reservation need not be as large as the remaining hits
+			if x.domain != nil && x.domain.MatchNamed(d.Entries) != nil {
 				d.Entries = d.Entries[:len(d.Entries)-1]
 			}
 		}

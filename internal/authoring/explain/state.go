@@ -13,16 +13,17 @@ type State struct {
 	Capacity  uint64 `json:"capacity"` // the most hits that can be in use at one instant
 	Remaining uint64 `json:"remaining"`
 
-	// of the caller, where classes share the limit; "*": its value has none
+	// the customer's class, where classes share the limit; "*" if its value has none
 	Class         string `json:"class,omitempty"`
 	KeptForOthers uint64 `json:"kept_for_others,omitempty"` // hits that other classes are guaranteed and have not used
 
-	WaitSeconds float64   `json:"wait_seconds"` // until one more hit would pass
+	WaitSeconds float64   `json:"wait_seconds"` // time until one more hit would pass
 	Never       bool      `json:"never"`        // no hit will ever pass
 	Reset       float64   `json:"reset_seconds"`
 	ResetAt     time.Time `json:"reset_at"` // when no hits are in use, or the window ends
 
-	PenaltySeconds float64 `json:"penalty_seconds,omitempty"` // for how long the limit's penalty denies everything
+	// remaining time of the limit's penalty, which denies everything
+	PenaltySeconds float64 `json:"penalty_seconds,omitempty"`
 
 	Cached bool `json:"from_over_limit_cache"` // comes from a denial in the server's denial cache, not from the store
 }

@@ -11,7 +11,7 @@ func (c *checker) buckets(d *domain) {
 	if len(d.orders) == 0 {
 		return
 	}
-	above := make(map[string]map[string]bool) // by key: the keys of the levels above it
+	above := make(map[string]map[string]bool) // keys of the levels above each key
 	wildcard := false
 	var walk func(nodes []*node, path []string)
 	walk = func(nodes []*node, path []string) {

@@ -54,10 +54,10 @@ const (
 // Code is a kind of finding.
 type Code struct {
 	Name string
-	What string // what it finds, in one line
+	What string // the problem that it finds, in one line
 }
 
-// Codes are all kinds of findings that an author can accept. An error is none of them.
+// Codes are all kinds of findings that an author can accept. Errors cannot be accepted.
 var Codes = []Code{
 	{codeNeverMatches, "a rule that no value reaches, because others match first"},
 	{codeNotInherited, "a rule for one value without the deeper levels or `reservations` of the general rule"},

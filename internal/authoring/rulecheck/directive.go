@@ -9,12 +9,12 @@ import (
 //
 //	value: "10.*" # check: ok star-address only addresses arrive here
 //
-// It applies to its line, or, on a line of its own, to the next line that is no comment. A reason is required.
+// It applies to its line, or, if it is alone on its line, to the next line that is not a comment. A reason is required.
 type directive struct {
-	line, col int // of the comment
-	on        int // the line that it is about
+	line, col int // position of the comment
+	on        int // the line to which it applies
 	codes     []string
-	wrong     string // what is wrong with it
+	wrong     string // error in the directive itself; empty if valid
 	used      map[string]bool
 }
 

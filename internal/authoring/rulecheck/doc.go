@@ -7,7 +7,7 @@
 // GitHub Actions.
 //
 // A compiled tree has only the position of each rule. So the files are read once more for the positions of all keys;
-// what the keys mean comes from the table of the rule language in package config.
+// the meaning of the keys comes from the table of the rule language in package config.
 //
 // All functions may be called concurrently. The package does not read the environment, does not look at counters, and
 // writes no file.

@@ -14,8 +14,8 @@ type domain struct {
 	at     yamlform.Position
 	roots  []*node
 	delays []yamlform.Position // where it has envoy_delay: true
-	orders [][]listed          // of its quota buckets
-	of     []listed            // the names of limits that its headers describe
+	orders [][]listed          // orders of its quota buckets
+	of     []listed            // names of limits that its headers describe
 	named  bool                // a header shows the name of a limit
 	ietf   bool                // it has the headers of the IETF draft
 }
@@ -34,23 +34,23 @@ func (d *domain) each(do func(*node)) {
 
 // node is one descriptor of a rule file.
 type node struct {
-	at       yamlform.Position // of the whole
+	at       yamlform.Position // position of the whole descriptor
 	key      string
 	keyAt    yamlform.Position
 	kind     descriptor.MatchKind
 	value    string            // the value, pattern, expression or network
-	valueAt  yamlform.Position // of the key that matches values, else of the descriptor's key
+	valueAt  yamlform.Position // position of the key that matches values, else of the descriptor's key
 	values   []listed
 	share    bool
 	fold     bool              // the case of letters does not matter; value and values are in lower case
-	inherits bool              // it inherits what it does not say itself from the node that has the key and no value
+	inherits bool              // inherits the settings that it lacks from the node with this key and no value
 	flags    []listed          // keys that need a limit
-	largest  yamlform.Position // of max_share
+	largest  yamlform.Position // position of max_share
 	rule     *descriptor.Rule
 	limits   []limit
 	replaces []listed
 	children []*node
-	octals   []listed // numbers of its limits that begin with 0
+	octals   []listed // numbers of its limits that start with 0
 }
 
 // listed is a text with its position.
@@ -63,7 +63,7 @@ type listed struct {
 type limit struct {
 	*descriptor.Limit // nil if unlimited
 	at                yamlform.Position
-	given             map[string]yamlform.Position // of the values of its keys
+	given             map[string]yamlform.Position // positions of the values of its keys
 	name              string
 }
 
@@ -75,7 +75,7 @@ func (l *limit) position(key string) yamlform.Position {
 	return l.at
 }
 
-// what describes what the node matches, for messages.
+// what describes the pattern of the node, for messages.
 func (n *node) what() string {
 	switch n.kind {
 	case descriptor.MatchAny:
@@ -164,7 +164,7 @@ func (r *domainReader) nodes(list yamlform.Value) []*node {
 	return all
 }
 
-// What the rows of the rule language say of a descriptor's keys.
+// Properties of a descriptor's keys, from the rows of the rule language.
 var (
 	matchers  = config.Matchers()
 	needLimit = config.NeedLimit()

@@ -13,19 +13,19 @@ type Severity string
 // The severities, worst first.
 const (
 	Error   Severity = "error"   // a strict load would reject the file, or the limit cannot work
-	Warning Severity = "warning" // probably not what was meant
+	Warning Severity = "warning" // probably a mistake
 	Info    Severity = "info"    // right, and a note for the author
 )
 
 // Finding is one problem in a rule file, or one note.
 type Finding struct {
 	File     string   `json:"file"`
-	Line     int      `json:"line,omitempty"` // from 1; 0 if the file as a whole is meant
-	Col      int      `json:"col,omitempty"`  // from 1, in characters
+	Line     int      `json:"line,omitempty"` // line number, from 1; 0 if the finding is about the whole file
+	Col      int      `json:"col,omitempty"`  // column in characters, from 1
 	Severity Severity `json:"severity"`
 	Code     string   `json:"code,omitempty"`   // empty for an error, which cannot be accepted
-	Message  string   `json:"message"`          // what is wrong, and why it matters
-	Fix      string   `json:"fix,omitempty"`    // what to write instead; empty where Message says it
+	Message  string   `json:"message"`          // the problem, and why it matters
+	Fix      string   `json:"fix,omitempty"`    // the correction; empty where Message has it
 	Source   string   `json:"source,omitempty"` // the line of the file
 }
 

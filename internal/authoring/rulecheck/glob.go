@@ -10,7 +10,7 @@ import (
 // glob is a text with stars: literal pieces with any bytes, or none, between them.
 type glob struct {
 	pieces []string
-	exact  bool // it matches exactly what the rule matches; else the rule matches a subset
+	exact  bool // the glob matches exactly the rule's values; otherwise the rule matches a subset
 	fold   bool // the case of letters does not matter; the pieces are in lower case
 }
 
@@ -63,7 +63,7 @@ func (g *globBuilder) add(re *syntax.Regexp) {
 		return
 	case syntax.OpBeginText:
 		if len(g.pieces) > 0 || g.open != "" {
-			g.exact = false // not at the beginning: mostly nothing matches
+			g.exact = false // not at the start: mostly nothing matches
 		}
 		return
 	case syntax.OpEndText:

@@ -293,7 +293,7 @@ func windows(l *limit) bool {
 		l.Algorithm == descriptor.SlidingLog)
 }
 
-// within reports whether a never admits more in a window of b than b does.
+// within reports whether a never lets more hits pass in a window of b than b does.
 func within(a, b *limit) bool {
 	la, lb := a.Window.Length(), b.Window.Length()
 	if a.Window.Location != nil {

@@ -12,7 +12,7 @@ import (
 const maxOverlaps = 5000
 
 // longValues finds expressions through which a long value reaches a higher limit than the limit of the pattern that the
-// value matches. This can happen because expressions see only the beginning of a long value.
+// value matches. This can happen because expressions see only the first bytes of a long value.
 func (c *checker) longValues(nodes []*node, alone *node) {
 	for i, n := range nodes {
 		if n.kind != descriptor.MatchRegex {
@@ -43,7 +43,7 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 	}
 }
 
-// expressionOf returns an expression that matches what a node matches: a wildcard, an expression, or any value of the
+// expressionOf returns an expression for the values that a node matches: a wildcard, an expression, or any value of the
 // key.
 func expressionOf(n *node) (text string, is bool) {
 	switch {
@@ -61,8 +61,8 @@ func expressionOf(n *node) (text string, is bool) {
 	return "", false
 }
 
-// higher reports whether a limit of a node admits more than the limit of another node. It also compares the levels
-// below the two nodes that have the same keys.
+// higher reports whether a limit of a node lets more hits pass than the limit of another node. It also compares the
+// levels below the two nodes that have the same keys.
 func higher(n, other *node) bool {
 	if a, b := n.perSecond(), other.perSecond(); a > b && !math.IsInf(a, 1) {
 		return true
@@ -77,7 +77,7 @@ func higher(n, other *node) bool {
 	return false
 }
 
-// perSecond returns how many requests the rule of a node admits per second for all callers at all times.
+// perSecond returns how many requests per second the rule of a node allows for all customers at all times.
 func (n *node) perSecond() float64 {
 	least := math.Inf(1)
 	if n.rule == nil || n.rule.Unlimited || n.rule.Shadow {

@@ -59,7 +59,7 @@ func (c *checker) names(d *domain) {
 
 // sent finds names and numbers of limits that answers do not contain as they are.
 func (c *checker) sent(d *domain) {
-	first := make(map[descriptor.Window]yamlform.Position) // of the limits without a name
+	first := make(map[descriptor.Window]yamlform.Position) // positions of the first limits without a name
 	d.each(func(n *node) {
 		for i := range n.limits {
 			l := &n.limits[i]

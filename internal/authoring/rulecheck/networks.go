@@ -53,7 +53,7 @@ var addressKeys = []string{"remote_address", maskedAddress}
 // looksLikeAddress is a text that is an address, or that its author took for one.
 var looksLikeAddress = regexp.MustCompile(`^[0-9]+(\.[0-9]+)+(:[0-9]+)?(/[0-9]+)?$|^\[?[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%[^/\]]*)?(\](:[0-9]+)?)?(/[0-9]+)?$`)
 
-// addresses finds exact values of addresses in a form that callers do not send. Exact values are compared as text.
+// addresses finds exact values of addresses in a form that clients do not send. Exact values are compared as text.
 func (c *checker) addresses(nodes []*node) {
 	key := nodes[0].key
 	if !slices.Contains(addressKeys, key) && !slices.ContainsFunc(nodes,

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// penalty finds penalties that have hardly any effect, and penalties that deny callers that did not exceed a limit.
+// penalty finds penalties that have hardly any effect, and penalties that deny customers who did not exceed a limit.
 func (c *checker) penalty(n *node, l *limit) {
 	if l.Penalty == nil {
 		return

@@ -113,7 +113,7 @@ func (c *checker) patterns(nodes []*node) *node {
 		glob glob
 		node *node
 	}
-	// Everything that a pattern covers begins with its first piece, so only patterns whose first piece is a prefix matter.
+	// All values that a pattern covers start with its first piece, so only patterns whose first piece is a prefix matter.
 	byPrefix := make(map[string][]earlier)
 	var all *node
 	for _, n := range nodes {
@@ -154,14 +154,14 @@ func (c *checker) patterns(nodes []*node) *node {
 	return all
 }
 
-// enumerated are keys whose values come from the caller's configuration: there are no unknown values.
+// enumerated are keys whose values come from the client's configuration: there are no unknown values.
 var enumerated = []string{"generic_key", "header_match", "query_match"}
 
-// callers are keys that identify callers: their values are never all known.
+// callers are keys that identify customers: their values are never all known.
 var callers = regexp.MustCompile(`(?i)(^|_|-)(ip|addr|address|user|customer|tenant|account|client|caller|org|organization|api_?key)(_id)?$`)
 
 // catchAll reports keys whose other values have no limit. That is usually intended. It is a warning only if several
-// callers are named and some of them are admitted, because then unknown callers have no limit.
+// customers are named and some of them may pass, because then unknown customers have no limit.
 func (c *checker) catchAll(nodes []*node) {
 	first := nodes[0]
 	limited, named := false, 0
@@ -187,7 +187,7 @@ func (c *checker) catchAll(nodes []*node) {
 	}
 }
 
-// admits reports whether a request can pass the node's own limits. A node that denies everything is an exception.
+// admits reports whether a request can pass the node's own limits. It is false for a node that denies everything.
 func (n *node) admits() bool {
 	return n.rule != nil && !slices.ContainsFunc(n.rule.Limits, func(l descriptor.Limit) bool { return l.Requests == 0 })
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// home finds a limit whose home is no region, and notes where its requests wait.
+// home finds a limit whose home is not a region, and notes where its requests wait.
 func (c *checker) home(n *node, l *limit) {
 	if l.Regions == nil || !l.Regions.HasHome() {
 		return

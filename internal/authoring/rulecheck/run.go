@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// Options say what Run checks.
+// Options select the files and findings of a Run.
 type Options struct {
 	// Paths are directories of rule files, each checked as the service would load it, and files. Files of one directory
 	// are checked together.
@@ -33,9 +33,9 @@ type Options struct {
 	Regions   []string // the names of all regions; empty: any name can be one
 }
 
-// Report is what was found.
+// Report has the findings of a run.
 type Report struct {
-	Files    int // that were checked
+	Files    int // number of files checked
 	Findings []Finding
 }
 
@@ -116,8 +116,8 @@ func Check(files []config.File, o *Options, now time.Time) []Finding {
 	return quoteSource(sortFindings(all), files)
 }
 
-// tolerance says of an error in a file that the service loads nevertheless, and what envoyproxy/ratelimit does.
-// warnings are what the service says about the file.
+// tolerance describes, for an error in a file that the service loads nevertheless, how the service and
+// envoyproxy/ratelimit treat it. warnings are the service's warnings about the file.
 func tolerance(e *yamlform.Error, warnings []*yamlform.Error) string {
 	text := "the service loads this with a warning, unless RATELIMITD_STRICT_RULES is set"
 	reference := yamlform.Reference("")
@@ -177,7 +177,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 	return quoteSource(all, []config.File{{Name: name, Data: data}})
 }
 
-// checker collects what is found in files that load.
+// checker collects the findings in files that load.
 type checker struct {
 	now     time.Time
 	regions []string // all; empty: any name can be one

@@ -11,8 +11,8 @@ import (
 
 // TextOptions say how WriteText writes.
 type TextOptions struct {
-	Color bool // with the colours of a terminal
-	Info  bool // also notes
+	Color bool // use terminal colours
+	Info  bool // include notes
 }
 
 var colorOf = map[Severity]terminal.Color{Error: terminal.Red, Warning: terminal.Yellow, Info: terminal.Cyan}

@@ -49,7 +49,7 @@ var (
 	template   = regexp.MustCompile(`\{\w*\}|/:\w+|<\w+>`)
 )
 
-// maskedAddress is the key under which Envoy sends the network of a caller's address, as text.
+// maskedAddress is the key under which Envoy sends the network of a client's address, as text.
 const maskedAddress = "masked_remote_address"
 
 // literal finds values that look like something else than a text with stars.
@@ -125,7 +125,7 @@ func (c *checker) star(n *node) {
 	pieces := strings.Split(stars.ReplaceAllString(v, "*"), "*")
 	first, last := pieces[0], pieces[len(pieces)-1]
 	if strings.Trim(v, "*") == "" {
-		if !n.share { // with it, a star makes all values share one counter
+		if !n.share { // share makes all values of a star use one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
 				"a `*` on its own matches every value, like a descriptor without `value`, but it is tried before the patterns "+
 					"that follow it")
@@ -171,7 +171,7 @@ func (c *checker) star(n *node) {
 	}
 }
 
-// network4 returns the network of the beginning of an IPv4 address, and an example of what else a star after it
+// network4 returns the network of the start of an IPv4 address, and an example of another address that a star after it
 // matches.
 func network4(first string) (fix, example string) {
 	switch {

@@ -3,7 +3,8 @@
 //
 // Everything comes from the tables that read these files, in packages config and ruletest. Only the relations between
 // keys of rule files are written here. A schema knows less than `ratelimitd check`: it sees one value at a time and no
-// other file. What it rejects, check rejects too; a test has the list of errors that no schema can find.
+// other file. Files that the schema rejects are also rejected by check; a test lists the errors that no schema can
+// find.
 //
 // All functions are pure and may be called concurrently.
 package ruleschema

@@ -145,7 +145,8 @@ func captures() *jsonschema.Schema {
 func relateLimit(l *jsonschema.Schema) {
 	l.Required = nil
 	l.AllOf = nil
-	l.Properties["unit"].AnyOf[0].Enum = append(l.Properties["unit"].AnyOf[0].Enum, "") // as if it were absent
+	// an empty unit is the same as none
+	l.Properties["unit"].AnyOf[0].Enum = append(l.Properties["unit"].AnyOf[0].Enum, "")
 	for _, b := range config.OnlyFor() {
 		algorithm := enum(b.Algorithms)
 		then := &jsonschema.Schema{Properties: map[string]*jsonschema.Schema{"algorithm": algorithm},
@@ -176,7 +177,7 @@ func relateLimit(l *jsonschema.Schema) {
 			}},
 		},
 		concurrency(),
-		&jsonschema.Schema{ // a calendar's windows are a day long or more, and begin on it
+		&jsonschema.Schema{ // a calendar's windows are a day long or more, and start on it
 			If: has("calendar"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
 				{Properties: map[string]*jsonschema.Schema{"unit": {Not: anyCase([]string{"millisecond", "second", "minute",
@@ -184,7 +185,7 @@ func relateLimit(l *jsonschema.Schema) {
 				never("align", &jsonschema.Schema{Enum: []any{"first_hit"}}),
 			}},
 		},
-		&jsonschema.Schema{ // only weeks on a calendar begin with a day
+		&jsonschema.Schema{ // only weeks on a calendar start with a chosen day
 			If: has("week_start"),
 			Then: &jsonschema.Schema{AllOf: []*jsonschema.Schema{
 				has("calendar"),

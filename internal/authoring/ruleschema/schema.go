@@ -92,7 +92,7 @@ func object(m *yamlform.Map) *jsonschema.Schema {
 	return s
 }
 
-// capital begins a sentence.
+// capital makes the first letter of a sentence upper case.
 func capital(s string) string {
 	r := []rune(s)
 	r[0] = unicode.ToUpper(r[0])
@@ -176,7 +176,7 @@ func boolean() []*jsonschema.Schema {
 
 func null() *jsonschema.Schema { return &jsonschema.Schema{Type: "null"} }
 
-// text allows what a text may be in YAML without quotes. A number with a point is not allowed.
+// text allows the values that YAML has for a text without quotes. A number with a point is not allowed.
 func text(t yamlform.Type) *jsonschema.Schema {
 	if t.Pattern == "" {
 		return &jsonschema.Schema{Types: []string{"string", "integer", "boolean", "null"}}

@@ -15,8 +15,8 @@ import (
 type Coverage struct {
 	Rules   int         `json:"rules"`
 	Reached int         `json:"reached"`
-	Missed  []Missed    `json:"missed,omitempty"` // by file and line
-	Errors  []FileError `json:"errors,omitempty"` // of rule files without tests that cannot be used
+	Missed  []Missed    `json:"missed,omitempty"` // rules without a test, sorted by file and line
+	Errors  []FileError `json:"errors,omitempty"` // errors in rule files without tests that cannot be loaded
 }
 
 // Missed is a rule that no test reached.
@@ -38,7 +38,7 @@ func (c *Coverage) Percent() float64 {
 // reach says which rules of a tree were reached.
 type reach struct {
 	tree *descriptor.Tree
-	hit  []bool // by Rule.Index
+	hit  []bool // whether a rule was reached, indexed by Rule.Index
 }
 
 func newReach(t *descriptor.Tree) *reach { return &reach{t, make([]bool, len(t.Rules))} }
@@ -50,7 +50,7 @@ type ruleID struct {
 	path      string
 }
 
-// cover adds up what several runs reached, and the rules of further files, which no run reached.
+// cover combines the coverage of several runs, and adds the rules of further files as not reached.
 func cover(runs []*reach, further []string) *Coverage {
 	c := &Coverage{}
 	seen := make(map[ruleID]bool) // whether it was reached

@@ -21,11 +21,11 @@ type observed struct {
 	step          *step
 	number, steps int // the step's number, from 1, and how many the case has
 
-	nth      int           // of the repeated requests, from 1
-	offset   time.Duration // from the case's start
+	nth      int           // number among the repeated requests, from 1
+	offset   time.Duration // time since the case's start
 	decision limiter.Decision
 	passed   int
-	rules    []*descriptor.Rule // by descriptor: what matches, nil if nothing does
+	rules    []*descriptor.Rule // matching rule of each descriptor, nil without a match
 	wrong    bool               // an expectation for every request failed and is reported
 	failures []Failure
 }
@@ -46,7 +46,7 @@ func (o *observed) fromRequest(i int) bool {
 	return o.step.request.Descriptors[i].HasLimit && st.Rule == nil && st.Limited
 }
 
-// rule returns what matches a descriptor, nil if nothing does or the request carried the limit.
+// rule returns the rule that matches a descriptor, or nil if no rule does or the request carried the limit.
 func (o *observed) rule(i int) *descriptor.Rule {
 	if o.fromRequest(i) {
 		return nil
@@ -71,7 +71,7 @@ func (o *observed) sawRules(to *reach) {
 // answer is the answer to a request or to one of its descriptors.
 type answer struct {
 	limiter.Status
-	descriptor int // which descriptor it is about; -1 if none decided
+	descriptor int // index of the descriptor that it is about; -1 if none decided
 
 	wouldDeny []string // the names of the limits that would have denied, if they were enforced
 }
@@ -117,7 +117,7 @@ func (o *observed) unenforced(i int) []string {
 	return names
 }
 
-// check compares the answer to a request with what is expected of it.
+// check compares the answer to a request with the expectations.
 func (o *observed) check() {
 	w := &o.step.want
 	last := o.nth == o.step.repeat
@@ -158,7 +158,7 @@ func (d *differences) add(at yamlform.Position, what, expected, got string) {
 	*d = append(*d, Difference{Line: at.Line, Col: at.Col, What: what, Want: expected, Got: got})
 }
 
-// always compares what must hold for each of the repeated requests.
+// always compares the expectations for each of the repeated requests.
 func (d *differences) always(w *verdict, o *observed, a answer, of string) {
 	if w.code != nil && w.code.value != a.Code {
 		d.add(w.code.at, of+"code", w.code.value.String(), a.Code.String())
@@ -188,7 +188,7 @@ func sameNames(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-// finally compares what must hold after the last of the repeated requests.
+// finally compares the expectations for the last of the repeated requests.
 func (d *differences) finally(w *verdict, a answer, of string) {
 	if w.remaining != nil && w.remaining.value != a.Remaining {
 		d.add(w.remaining.at, of+"remaining", uintText(w.remaining.value), uintText(a.Remaining))

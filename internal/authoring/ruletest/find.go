@@ -24,8 +24,8 @@ func IsTestFile(name string) bool {
 }
 
 // Find returns the test files that paths name, sorted. A directory stands for all test files below it, except in
-// directories whose names begin with a dot; - stands for the standard input. untested are the directories without test
-// files. It fails for a path that cannot be read, and for a file that is no test file.
+// directories whose names start with a dot; - stands for the standard input. untested are the directories without test
+// files. Find fails for a path that cannot be read, and for a file that is not a test file.
 func Find(paths []string) (found, untested []string, err error) {
 	for _, p := range paths {
 		if p == stdin.Name {

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// defaultStart is the start of a case without one. A window of every unit begins at this instant: it is 15,330 days
+// defaultStart is the start of a case without one. A window of every unit starts at this instant: it is 15,330 days
 // after the epoch, the smallest common multiple of weeks, of months of 30 days and of years of 365 days. So an offset
 // in a test is also the offset in the window.
 var defaultStart = time.Unix(15_330*24*60*60, 0).UTC()
@@ -42,21 +42,21 @@ type ruleRef struct {
 	at   yamlform.Position
 }
 
-// testCase is a sequence of steps. It begins with unused counters.
+// testCase is a sequence of steps. It starts with unused counters.
 type testCase struct {
 	name  string
 	at    yamlform.Position
 	start time.Time
 	// settings are shared by the cases without settings of their own.
 	settings  *limiter.Settings
-	overrides []override.Placed // in addition to the file's overrides
+	overrides []override.Placed // overrides in addition to the file's
 	steps     []*step
 }
 
 // step is a request, or the same one several times, and the expected answer.
 type step struct {
 	at      yamlform.Position
-	offset  time.Duration // of the first request, from the case's start
+	offset  time.Duration // time of the first request, from the case's start
 	repeat  int
 	every   time.Duration   // between two requests
 	request limiter.Request // without a domain: of the only one there is
@@ -69,7 +69,7 @@ type want[T any] struct {
 	at    yamlform.Position
 }
 
-// verdict is what may be expected of a request, and of each of its descriptors.
+// verdict has the expectations about a request, or about one of its descriptors.
 type verdict struct {
 	code      *want[limiter.Code]
 	rule      *want[string]
@@ -88,7 +88,7 @@ type expectation struct {
 	verdict
 	passed      *want[int] // how many repeated requests pass
 	headers     []wantHeader
-	descriptors []verdict // in the order of the request's; empty: not checked
+	descriptors []verdict // expectations about the request's descriptors, in order; empty if not checked
 	at          yamlform.Position
 }
 
@@ -111,8 +111,8 @@ type (
 	}
 	stepReading struct {
 		step
-		when    yamlform.Value // of at
-		since   yamlform.Value // of after
+		when    yamlform.Value // value of at
+		since   yamlform.Value // value of after
 		request requestReading
 		expect  bool
 	}
@@ -122,7 +122,7 @@ type (
 		descriptors []limiter.Descriptor
 		bad         bool // the descriptors were given and cannot be used
 		hits        uint32
-		all         descriptorReading // what holds for each descriptor that does not say so itself
+		all         descriptorReading // defaults for all descriptors
 	}
 	descriptorReading struct {
 		limiter.Descriptor
@@ -384,7 +384,7 @@ func Language() yamlform.Language {
 	}}
 }
 
-// subjectFields are the keys that say what a request is about.
+// subjectFields are the keys for the domain and the descriptors of a request.
 func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "domain", Type: textType, Doc: domain},
@@ -396,7 +396,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 	}
 }
 
-// weightFields are the keys that say what a descriptor adds, and under which limit.
+// weightFields are the keys for the hits that a descriptor adds, and for the limit that it carries.
 func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 	return []yamlform.Field[T]{
 		{Key: yamlform.Key{Name: "peek", Type: flagType, Doc: "read the counter without counting"},
@@ -425,7 +425,7 @@ func weightFields[T any](of func(*T) *descriptorReading) []yamlform.Field[T] {
 	}
 }
 
-// verdictFields are the keys that say what must come of a request or of a descriptor.
+// verdictFields are the keys for the expected answer to a request or a descriptor.
 func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	span := func(name, doc string, set func(*verdict, *want[time.Duration])) yamlform.Field[T] {
 		return yamlform.Field[T]{Key: yamlform.Key{Name: name, Type: spanType, Doc: doc}, Read: func(t *T, v yamlform.Value) {
@@ -481,7 +481,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 	}
 }
 
-// Words for what has no number or name.
+// Words for values without a number or name.
 const (
 	never     = "never"         // the wait of a request that is heavier than its limit
 	noRule    = "none"          // the rule of a descriptor that none applies to
@@ -519,7 +519,7 @@ func parse(name string, data []byte) (*testFile, []*yamlform.Error) {
 	return &f.testFile, r.Errors()
 }
 
-// hint says what a key is that begins with the end of a descriptor: a comma cut it off.
+// hint explains a key that is really the end of a descriptor, cut off by a comma.
 func hint(key string, v yamlform.Value) string {
 	if !v.IsNull() || !strings.Contains(key, "=") {
 		return ""
@@ -616,7 +616,7 @@ func (c *caseReading) readSteps() {
 		c.stepsAt.Errorf("`steps` is empty: no request would be made")
 	}
 	r := c.stepsAt.Reader()
-	last := time.Duration(0) // of the step before
+	last := time.Duration(0) // end of the previous step
 	for v := range c.stepsAt.Items() {
 		s := stepReading{step: step{at: v.Position(), repeat: 1}, request: c.request}
 		before := r.Found()
@@ -653,7 +653,7 @@ func (c *caseReading) readSteps() {
 // longest bounds how long a case may last.
 const longest = 100 * 365 * day
 
-// begin works out when a step begins; last is when the step before ended.
+// begin computes when a step starts; last is when the previous step ended.
 func (s *stepReading) begin(c *caseReading, last time.Duration) {
 	s.offset = last
 	switch {

@@ -8,9 +8,9 @@ import (
 // Report is the result of a run.
 type Report struct {
 	Files    []FileResult  `json:"files"`
-	Cases    int           `json:"cases"` // that were run
+	Cases    int           `json:"cases"` // number of cases run
 	Failed   int           `json:"failed"`
-	Bad      int           `json:"bad_files"` // that could not be run
+	Bad      int           `json:"bad_files"` // number of files that could not be run
 	Requests int           `json:"requests"`
 	Coverage *Coverage     `json:"coverage"`
 	Elapsed  time.Duration `json:"-"`
@@ -53,20 +53,20 @@ type CaseResult struct {
 
 // Failure is a request that was not answered as expected.
 type Failure struct {
-	Line int `json:"line"` // of the first expectation that was not met
+	Line int `json:"line"` // line of the first failed expectation
 	Col  int `json:"col"`
 
-	Step     int       `json:"step"` // from 1
+	Step     int       `json:"step"` // number of the step, from 1
 	Steps    int       `json:"steps"`
-	Request  int       `json:"request"` // of the repeated ones, from 1
+	Request  int       `json:"request"` // number among the repeated requests, from 1
 	Requests int       `json:"requests"`
-	Offset   string    `json:"offset"` // since the case's start
+	Offset   string    `json:"offset"` // time since the case's start
 	Time     time.Time `json:"time"`
-	Asked    []string  `json:"asked"` // by descriptor
+	Asked    []string  `json:"asked"` // descriptors and their hits in the request
 
 	Problem     string       `json:"problem,omitempty"` // there was no answer at all
 	Differences []Difference `json:"differences,omitempty"`
-	State       []State      `json:"state,omitempty"` // by descriptor
+	State       []State      `json:"state,omitempty"` // counters by descriptor
 }
 
 // Difference is an expectation that was not met.
@@ -92,7 +92,7 @@ type State struct {
 	Overridden bool `json:"overridden,omitempty"` // the numbers come from an override
 
 	Limit     string `json:"limit,omitempty"` // "5 per day"; empty if none applied
-	Name      string `json:"name,omitempty"`  // of the limit
+	Name      string `json:"name,omitempty"`  // name of the limit
 	Remaining uint64 `json:"remaining"`
 	Reset     string `json:"reset,omitempty"`
 	Wait      string `json:"wait,omitempty"`

@@ -18,10 +18,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Options say what Run runs. The zero value runs every case of all files.
+// Options control a Run. The zero value runs every case of all files.
 type Options struct {
 	Match    *regexp.Regexp // runs the cases it matches, of "FILE: NAME"; nil: all
-	Parallel int            // files at once; 0 means as many as Go uses processors
+	Parallel int            // number of files in parallel; 0 means as many as Go uses processors
 	Rules    []string       // rule files that count in Report.Coverage in addition to the files that the tests name
 
 	firstOnly bool // stop a file at its first failure
@@ -72,7 +72,7 @@ type suiteRun struct {
 	options  Options
 	tree     *descriptor.Tree
 	monthly  *descriptor.Tree // the tree for cases with calendar months; nil until one of them runs
-	domain   string           // of requests that name none
+	domain   string           // domain of requests that do not name one
 	store    caseStore
 	limiters map[limiterFor]*limiter.Limiter
 	reached  *reach
@@ -125,7 +125,8 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 		settings.Explain = explain
 		l = limiter.New(limiter.Options{Store: &s.store})
 		l.Swap(s.treeFor(c), settings)
-		if all := slices.Concat(s.overrides, c.overrides); len(all) > 0 { // of two for the same, the last one counts
+		// the case's overrides come last: of two for one limit, the last one counts
+		if all := slices.Concat(s.overrides, c.overrides); len(all) > 0 {
 			l.SetOverrides(override.SetOf(all))
 		}
 		s.limiters[of] = l

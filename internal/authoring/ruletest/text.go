@@ -11,7 +11,7 @@ import (
 
 // TextOptions say how WriteText writes.
 type TextOptions struct {
-	Color    bool // with the colours of a terminal
+	Color    bool // use terminal colours
 	Verbose  bool // every case, also the ones that passed
 	Coverage bool // the rules that no test reached
 }
@@ -112,7 +112,7 @@ func (x *Failure) where() string {
 	return s
 }
 
-// String returns what is left of the limit.
+// String returns the remaining hits of the limit.
 func (s *State) String() string {
 	var b strings.Builder
 	b.WriteString(s.Code)

@@ -2,15 +2,15 @@ package simulate
 
 import "github.com/ratelimitd/ratelimitd/internal/authoring/accesslog"
 
-// batchSize is how many requests one goroutine passes to the next at once. It is small enough that all batches stay in
-// the CPU cache.
+// batchSize is the number of requests that one goroutine passes to the next in one batch. It is small enough that all
+// batches stay in the CPU cache.
 const batchSize = 256
 
 // batch is a number of requests in order of time, and the verdicts of the engines.
 type batch struct {
 	requests []replayedRequest
 	arena    accesslog.Arena
-	verdicts [2][]verdict // of the new rules, and of the old ones if rules are compared
+	verdicts [2][]verdict // verdicts of the new rules, and of the old ones if rules are compared
 	denials  [2][]denial  // the denials behind the verdicts
 }
 

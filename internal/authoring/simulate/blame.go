@@ -21,10 +21,10 @@ type blamed struct {
 
 // denial is a limit that denied a request.
 type denial struct {
-	rule  int32 // by Rule.Index
+	rule  int32 // Rule.Index
 	limit int32 // index in Rule.Limits; -1: the whole rule
 
-	overridden bool // with the numbers of an override
+	overridden bool // the limit had the numbers of an override
 }
 
 func (b *blame) add(by []denial) {

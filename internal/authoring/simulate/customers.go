@@ -13,7 +13,7 @@ import (
 
 // customers counts by customer. Counts are exact while there are no more customers than it may hold. Then it moves the
 // less important half into one row for all others: customers that were never denied and whose verdicts do not change,
-// beginning with the customers that made the fewest requests. A customer that comes back starts a new row, which also
+// starting with the customers that made the fewest requests. A customer that comes back starts a new row, which also
 // keeps by how much its count may be too small.
 //
 // Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time. Among ten million

@@ -20,8 +20,8 @@ type engine struct {
 	tree    *descriptor.Tree
 
 	decision limiter.Decision
-	denials  []denial           // of the requests of the current batch
-	domain   *descriptor.Domain // of the previous request, usually the same one
+	denials  []denial           // denials of the current batch's requests
+	domain   *descriptor.Domain // domain of the previous request, usually the same one
 	named    string
 
 	most         int       // counters that the store may hold
@@ -44,7 +44,7 @@ type denyingStore struct {
 	*memory.Store
 	denied []deniedTake // the denied takes of the current request
 	lasts  int64        // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
-	whole  []wholeLimit // of the current request
+	whole  []wholeLimit // whole limits of the current request
 }
 
 // wholeLimit is the limit of a take that was made to last as long as requests do.
@@ -56,17 +56,17 @@ type wholeLimit struct {
 // deniedTake is a take that was denied.
 type deniedTake struct {
 	descriptor int
-	limit      *descriptor.Limit // to compare: with an override it is only lent for the take
+	limit      *descriptor.Limit // pointer for comparisons only: the limit of an override is reused after the take
 	name       string
 }
 
 // ruleCount has the results of one rule.
 type ruleCount struct {
 	requests    int64   // descriptors that match it
-	denied      int64   // of these, over the limit in a denied request
-	notEnforced int64   // of these, over the limit without causing a denial: shadow mode, quota mode
+	denied      int64   // descriptors over the limit in a denied request
+	notEnforced int64   // descriptors over the limit that did not cause a denial: shadow mode, quota mode
 	newly       int64   // requests that it denies and the other directory's rules let pass
-	limits      []int64 // by limit: denials, enforced or not
+	limits      []int64 // denials per limit, enforced or not
 }
 
 func newEngine(rules *Rules, o *Options) *engine {
@@ -82,7 +82,7 @@ func newEngine(rules *Rules, o *Options) *engine {
 	return e
 }
 
-// Start settles the takes of one request at once, and notes the takes that are denied.
+// Start settles the takes of one request immediately, and records the denied takes.
 func (s *denyingStore) Start(ctx context.Context, now time.Time, _ *backend.Batch, r *backend.Request,
 	_ func(error)) (settled bool, err error) {
 	s.whole = s.whole[:0]
@@ -188,7 +188,7 @@ func (e *engine) matches(req *limiter.Request) bool {
 }
 
 // deniedBy records which limits of a rule deny the current request: the limits whose takes were denied, or the whole
-// rule if no take of its own limits was denied.
+// rule if none of the takes of its limits was denied.
 func (e *engine) deniedBy(place int, r *descriptor.Rule) {
 	known, overridden := false, e.decision.Statuses[place].Overridden
 	for _, take := range e.store.denied {

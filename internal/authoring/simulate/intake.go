@@ -15,10 +15,10 @@ import (
 type intake struct {
 	options *Options
 	order   *order
-	full    chan *batch // to decide
-	free    chan *batch // to fill
+	full    chan *batch // batches ready for the engines
+	free    chan *batch // empty batches to fill
 
-	ctx    context.Context // of read, for the callbacks of order
+	ctx    context.Context // context of read, for the callbacks of order
 	batch  *batch          // the batch that is being filled
 	fields []string
 	hits   []uint64
@@ -29,7 +29,7 @@ type intake struct {
 }
 
 const (
-	batches  = 4  // in all
+	batches  = 4  // total number of batches
 	badShown = 20 // bad lines in a report
 )
 

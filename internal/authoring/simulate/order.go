@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Logs are nearly in order: a line is written when its request ends, but shows the time when it began. order sorts
+// Logs are nearly in order: a line is written when its request ends, but shows the time when it started. order sorts
 // lines that are out of order by no more than a window of time.
 //
 // The window is a ring of slots. A line goes to the slot of its time. A slot is sorted and released when the newest
@@ -52,7 +52,7 @@ type record struct {
 	seq  int64 // the position in the logs
 	log  int32
 	line int
-	from int // where its fields begin in the slot's text
+	from int // start of its fields in the slot's text
 }
 
 func newOrder(window int64, release func([]record, []byte) error) *order {

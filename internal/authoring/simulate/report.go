@@ -10,10 +10,10 @@ type Report struct {
 
 	Overrides string `json:"overrides,omitempty"` // the file of the active overrides
 
-	From time.Time `json:"from"` // of the first request
-	To   time.Time `json:"to"`   // of the last
+	From time.Time `json:"from"` // time of the first request
+	To   time.Time `json:"to"`   // time of the last request
 
-	Lines    int64     `json:"lines"`     // of all logs, without empty ones
+	Lines    int64     `json:"lines"`     // lines of all logs, without empty ones
 	Requests int64     `json:"requests"`  // lines that are requests
 	Skipped  int64     `json:"not_asked"` // lines skipped by the mapping
 	Bad      int64     `json:"bad_lines"`
@@ -39,7 +39,7 @@ type Report struct {
 // BadLine is a line that could not be used.
 type BadLine struct {
 	Log     string `json:"log"`
-	Line    int    `json:"line"` // from 1
+	Line    int    `json:"line"` // line number, from 1
 	Message string `json:"message"`
 }
 
@@ -60,9 +60,9 @@ type Order struct {
 type Side struct {
 	Allowed     int64 `json:"allowed"`
 	Denied      int64 `json:"denied"`
-	NotEnforced int64 `json:"not_enforced"` // of the allowed requests, over a limit: shadow mode, quota mode
-	NoRule      int64 `json:"no_rule"`      // of the allowed requests, matched by no rule
-	// of the allowed requests, matched only by rules of which no limit was active
+	NotEnforced int64 `json:"not_enforced"` // allowed requests over a limit: shadow mode, quota mode
+	NoRule      int64 `json:"no_rule"`      // allowed requests that no rule matched
+	// allowed requests that matched only rules without an active limit
 	Inactive      int64  `json:"inactive,omitempty"`
 	UnknownDomain int64  `json:"unknown_domain"`
 	Failed        int64  `json:"failed"` // no decision could be made
@@ -111,8 +111,8 @@ func both(r *Rule, of func(*RuleCount) int64) int64 {
 // RuleCount has the counts of a rule in one directory.
 type RuleCount struct {
 	Requests    int64   `json:"requests"`     // descriptors that matched
-	Denied      int64   `json:"denied"`       // of these, over the limit in a denied request
-	NotEnforced int64   `json:"not_enforced"` // of these, over the limit without a denial: shadow mode, quota mode
+	Denied      int64   `json:"denied"`       // descriptors over the limit in a denied request
+	NotEnforced int64   `json:"not_enforced"` // descriptors over the limit without a denial: shadow mode, quota mode
 	Limits      []Limit `json:"limits,omitempty"`
 }
 
@@ -120,7 +120,7 @@ type RuleCount struct {
 type Limit struct {
 	Name  string `json:"name,omitempty"`
 	Limit string `json:"limit"`           // 5 per minute
-	Burst string `json:"burst,omitempty"` // of a bucket, in addition to its rate: 20, or 20 may wait
+	Burst string `json:"burst,omitempty"` // burst of a bucket, in addition to its rate: 20, or 20 may wait
 	Over  int64  `json:"over"`            // how often it denied, enforced or not
 }
 
@@ -148,7 +148,7 @@ type Customer struct {
 	NewlyDeniedBy []DeniedBy `json:"newly_denied_by,omitempty"`
 	OldDeniedBy   []DeniedBy `json:"old_denied_by,omitempty"`
 	First         *time.Time `json:"first,omitempty"`   // when it was first denied; with two directories, newly denied
-	Missing       int64      `json:"missing,omitempty"` // by how much Requests may be too small
+	Missing       int64      `json:"missing,omitempty"` // largest number by which Requests may be too small
 }
 
 // DeniedBy is a limit that denied requests of a customer. A request that several limits deny counts for each.
@@ -156,8 +156,8 @@ type DeniedBy struct {
 	Rule     string `json:"rule"` // its path
 	Name     string `json:"name,omitempty"`
 	Limit    string `json:"limit,omitempty"` // 5 per minute
-	Burst    string `json:"burst,omitempty"` // as of Limit
+	Burst    string `json:"burst,omitempty"` // see Limit.Burst
 	Requests int64  `json:"requests"`
 
-	Overridden bool `json:"overridden,omitempty"` // with the numbers of the customer's override, not of Limit
+	Overridden bool `json:"overridden,omitempty"` // denied by the numbers of the customer's override, not of Limit
 }

@@ -90,7 +90,7 @@ func (c *ruleCount) reported(r *descriptor.Rule) *RuleCount {
 	return out
 }
 
-// burstText returns what a bucket admits at once besides its rate; empty for limits without a burst.
+// burstText returns the burst of a bucket in words; empty for limits without a burst.
 func burstText(l *descriptor.Limit) string {
 	switch {
 	case !l.Has(descriptor.SettingBurst):

@@ -32,8 +32,8 @@ type Options struct {
 	Window       time.Duration // lines are sorted within this time; 0: lines are not sorted
 	MaxBadLines  int           // more bad lines fail the run; negative: no bound
 	MaxBadShare  float64       // a larger share of bad lines, in percent, fails the run at its end; 0: no bound
-	MaxCustomers int           // counted individually at once; 0 means 100,000
-	MaxCounters  int           // in use at once, as of the memory backend; 0 means 2,000,000
+	MaxCustomers int           // most customers counted individually at the same time; 0 means 100,000
+	MaxCounters  int           // most counters in use at the same time, as in the memory backend; 0 means 2,000,000
 
 	Progress func(requests int64)   // called from time to time; may be nil
 	Verdicts func(v *Verdict) error // called for every request, in the order of decisions; may be nil
@@ -41,16 +41,16 @@ type Options struct {
 
 // Rules is a directory of rules.
 type Rules struct {
-	Folder string // for the report
+	Folder string // name for the report
 	Tree   *descriptor.Tree
 
-	Overrides *override.Set // that are active with these rules
-	Misfits   []string      // why others are not, for the report's warnings
+	Overrides *override.Set // overrides that are active with these rules
+	Misfits   []string      // why other overrides are not active, for the report's warnings
 }
 
 // Log is one access log.
 type Log struct {
-	Name string // for the report and for errors
+	Name string // name for the report and for errors
 	Open func() (io.ReadCloser, error)
 }
 
@@ -102,7 +102,8 @@ func (e *LogError) Unwrap() error { return e.Err }
 // ErrNoRequest is returned, wrapped with a summary of the lines, for logs without a single request.
 var ErrNoRequest = errors.New("no line of the log is a request")
 
-// Run replays logs through rules. When ctx ends it returns at once; the callbacks in Options may be called once more.
+// Run replays logs through rules. When ctx ends it returns immediately; the callbacks in Options may be called once
+// more.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.MaxCustomers <= 0 {
 		o.MaxCustomers = 100_000
@@ -159,7 +160,7 @@ type run struct {
 
 	requests      int64
 	from, to      int64
-	outcomes      [2][3]int64 // by side and outcome
+	outcomes      [2][3]int64 // number of requests by side and outcome
 	newly, passed int64
 }
 

@@ -206,8 +206,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
 }
 
-// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request; empty if
-// there is none.
+// inFlight returns the path of the first rule with a limit of requests in flight that has decided a request, or "".
 func (e *engine) inFlight() string {
 	for i, r := range e.tree.Rules {
 		concurrency := func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }

@@ -66,7 +66,7 @@ func (w *markdownWriter) line(format string, args ...any) { fmt.Fprintf(w, forma
 // row writes a row of a table.
 func (w *markdownWriter) row(cells ...string) { w.line("| %s |", strings.Join(cells, " | ")) }
 
-// head writes the head of a table. Columns whose title begins with a blank hold numbers.
+// head writes the header row of a table. Columns whose title starts with a blank hold numbers.
 func (w *markdownWriter) head(titles ...string) {
 	rule := make([]string, len(titles))
 	for i, t := range titles {

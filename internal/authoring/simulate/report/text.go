@@ -89,7 +89,7 @@ func (w *textWriter) lines(r *simulate.Report) {
 type column struct {
 	title string
 	text  bool
-	color terminal.Color // of cells that are not 0
+	color terminal.Color // colour of cells that are not 0
 }
 
 // table writes rows under titles, each column as wide as its widest cell.

@@ -18,7 +18,8 @@ const (
 	quoted // comes from a log or a rule file
 )
 
-// verdict says in a few words, and then in sentences, what the rules do, or what a change of rules changes for whom.
+// verdict states in a few words, and then in sentences, the effect of the rules, or whom a change of rules affects and
+// how.
 type verdict struct {
 	title     string
 	kind      string // "bad", "good" or "warn"
