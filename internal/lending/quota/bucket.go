@@ -6,85 +6,85 @@ import (
 	"time"
 )
 
-// TTL is how long an assignment lasts. It is renewed at half of it.
+// TTL is the lifetime of an assignment. It is renewed at half of it.
 const TTL = 30 * time.Second
 
 const (
-	// spare is the part of the rate that no subscriber gets. It becomes saved tokens, which pay when the burst of a
-	// subscriber grows. While a subscriber waits for its first token, spareForWaiting applies, so that the token is saved
-	// sooner.
+	// spare is withheld from subscribers and accumulates as saved tokens. Growing a subscriber's burst spends them. While
+	// a subscriber waits for its first token, spareForWaiting applies, so that the token is saved sooner. Both are parts
+	// of the rate.
 	spare, spareForWaiting = 0.02, 0.2
 
-	// reserve is the part of the burst that is kept for newcomers.
+	// reserve is the part of the burst that is withheld for newcomers.
 	reserve = 0.125
 
 	// turn is the shortest time for which some subscribers hold tokens while others hold none, if there are too few for
 	// all.
 	turn = 15 * time.Second
 
-	// growth is by how much a share must grow to be worth a message.
+	// growth is the factor by which a share must grow to be worth a message.
 	growth = 1.05
 
-	// enough is up to how much more than its part a subscriber may keep while others lack rate.
+	// enough is the multiple of its part that a subscriber may keep while others lack rate.
 	enough = 1.02
 
-	// surplus is how much more than its demand a subscriber gets while the rate does not suffice for all. What it does not
-	// use is lost to the others, so it is small. Demand that grows shows in the next report, because denied requests are
-	// part of it.
+	// surplus is the multiple of its demand that a subscriber gets while the rate is too low for all. Unused rate is lost
+	// to the others, so it is small. Growing demand shows in the next report, because denied requests are part of it.
 	surplus = 1.03
 
-	// enoughOfClaim concerns a client that comes with an assignment of another replica. It keeps the old assignment until
-	// this replica can give it at least this part of the old rate.
+	// enoughOfClaim is for clients that arrive with an assignment of another replica. They keep the old assignment until
+	// this replica can give them at least this part of the old rate.
 	enoughOfClaim = 0.9
 
-	// settling is how long a replica does not hand out the uncertain part of a rate that it took over for claims. Other
-	// clients of the ended replica went to other replicas, which replace the assignments of these clients in this time.
-	// Until then the sum of all assignments could exceed the limit.
+	// settling is how long a replica withholds the uncertain part of a rate that it took over for claims. Other clients of
+	// the stopped replica went to other replicas, which replace the assignments of these clients in this time. Until then
+	// the sum of all assignments could exceed the limit.
 	settling = 3 * time.Second
 
-	// leastUncertain is the least part of a claim that is uncertain, and measuredOver the time over which it was measured.
+	// leastUncertain is the smallest uncertain part of a claim, and measuredOver the time over which a claim was measured.
 	leastUncertain = 0.1
 	measuredOver   = 5 * time.Second
 
-	// surplusOfSmall is surplus for token buckets of fewer than small tokens. A small bucket is often full, and what flows
-	// into a full bucket is lost.
+	// surplusOfSmall replaces surplus for token buckets of fewer than small tokens. A small bucket is often full, and
+	// refill of a full bucket is lost.
 	surplusOfSmall = 1.4
 	small          = 5
 )
 
 // Bucket divides a rate among subscribers.
 //
-// Two sums never exceed what the bucket may hand out: the rates that subscribers may use, and the tokens that
-// subscribers may have plus the saved tokens. A client fills a new token bucket on its own, and a bucket that grows can
-// hold more tokens at once. So each of them is paid for with saved tokens, and tokens are saved at the rate that no
-// subscriber holds. In a time T subscribers therefore let pass at most the burst and T times the rate.
+// Two sums never exceed the bucket's share: the rates that subscribers may use, and the tokens that subscribers may
+// have plus the saved tokens. A client fills a new token bucket itself, and a larger bucket can release more tokens in
+// a burst. So both are paid for with saved tokens, and tokens are saved at the rate that no subscriber holds. In a time
+// T subscribers therefore let pass at most the burst plus T times the rate.
 //
-// Messages take time and may be lost, so the bucket cannot know which of its assignments a client uses at a given
-// moment. It counts the largest one that is possible: the newest assignment and every earlier one that the client has
-// not confirmed as replaced and that has not expired. That is why lowering a subscriber frees its rate only after its
-// next report, and why raising another subscriber must wait for that report.
+// Messages take time and may be lost, so the bucket cannot tell which of its assignments a client uses at a given
+// moment. It counts the largest possible one: the newest assignment and every earlier one that has not expired and that
+// the client has not confirmed as replaced. That is why lowering a subscriber frees its rate only after its next
+// report, and why raising another subscriber must wait for that report.
 type Bucket struct {
-	rate  Rate    // of the whole limit
-	share Share   // of this replica
-	saved float64 // tokens; with the subscribers' tokens at most share.Burst
+	rate  Rate    // the whole limit
+	share Share   // this replica's share of it
+	saved float64 // saved tokens; with the subscribers' tokens at most share.Burst
 	until time.Time
 
-	fixed   Assignment // for all, if isFixed is set
+	fixed   Assignment // assignment of all subscribers, if isFixed is set
 	isFixed bool
 
 	subscribers []*Subscriber
 	lost        []loss
-	heldRate    float64 // what subscribers and lost clients may use: kept up to date, because there may be 100,000 of them
-	heldBurst   float64
+	// rate of subscribers and lost clients; maintained incrementally, because there may be 100,000 of them
+	heldRate  float64
+	heldBurst float64
 
-	asked     Ask       // last
-	askedAt   time.Time // when that was
-	questions uint64    // to the store
-	answered  uint64    // the last one whose answer arrived
-	uncertain float64   // the part of the rate that is not handed out until certain
+	asked     Ask       // the last question
+	askedAt   time.Time // when it was asked
+	questions uint64    // number of the last question to the store
+	answered  uint64    // number of the last answered question
+	uncertain float64   // part of the rate that is withheld until certain
 	certain   time.Time
-	remaining float64   // tokens that may pass at once if no replica holds a share
-	now       time.Time // of the last plan
+	remaining float64   // tokens for the first share, if no replica holds one
+	now       time.Time // time of the last plan
 	waiting   bool      // a subscriber waits for its first token
 
 	wants, parts []float64
@@ -92,13 +92,13 @@ type Bucket struct {
 	chosen       []*Subscriber
 }
 
-// loss is what a client held when it went.
+// loss is the assignment of a client that has disconnected.
 type loss struct {
 	rate, burst float64
 	expires     time.Time
 }
 
-// NewBucket returns a bucket that hands out the whole rate. It begins with saved tokens, at most the burst.
+// NewBucket returns a bucket that hands out the whole rate. It starts with the given saved tokens, at most the burst.
 func NewBucket(now time.Time, r Rate, saved float64) *Bucket {
 	b := &Bucket{rate: r, share: whole(r), until: now}
 	b.saved = min(max(saved, 0), r.Burst)
@@ -110,7 +110,7 @@ func NewSharedBucket(now time.Time, r Rate) *Bucket {
 	return &Bucket{rate: r, until: now}
 }
 
-// whole is the share of a replica that shares the limit with no other replica.
+// whole returns the share of a replica that does not share the limit with others.
 func whole(r Rate) Share {
 	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Processes: 1}
 }
@@ -121,7 +121,7 @@ func (b *Bucket) Rate() Rate { return b.rate }
 // Share returns the share of this replica.
 func (b *Bucket) Share() Share { return b.share }
 
-// SetRate changes the rate of a limit that only this replica hands out. The interval stays as it is, because Envoy
+// SetRate changes the rate of a limit that only this replica hands out. The interval does not change, because Envoy
 // ignores a change of it.
 func (b *Bucket) SetRate(now time.Time, r Rate) {
 	b.SetWholeRate(r)
@@ -136,8 +136,8 @@ func (b *Bucket) SetWholeRate(r Rate) {
 	b.rate = r
 }
 
-// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this replica in proportion, until
-// another rate is set.
+// Slow lowers the rate of the limit to perSecond, if it is higher, and the share of this replica in proportion. This
+// lasts until another rate is set.
 func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	if b.rate.PerSecond <= perSecond {
 		return
@@ -149,8 +149,8 @@ func (b *Bucket) Slow(now time.Time, perSecond float64) {
 	b.share.FairRate *= part
 }
 
-// Reprice changes what one token stands for: from now on it is worth so many times what it was. What clients hold keeps
-// its numbers, and so counts for more until it is replaced.
+// Reprice changes the value of a token: from now on it is worth `times` as much. For example, after Reprice(2) a saved
+// 10 tokens become 5. Assignments of clients keep their numbers, and so count for more until they are replaced.
 func (b *Bucket) Reprice(now time.Time, times float64) {
 	b.save(now)
 	for _, part := range [...]*float64{&b.rate.PerSecond, &b.rate.Burst, &b.share.Rate, &b.share.Burst, &b.share.FairRate,
@@ -160,7 +160,7 @@ func (b *Bucket) Reprice(now time.Time, times float64) {
 	b.capSaved()
 }
 
-// SetShare changes the share of this replica. Its saved tokens are added.
+// SetShare changes the share of this replica, and adds the share's saved tokens.
 func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.save(now)
 	b.share = s
@@ -168,14 +168,14 @@ func (b *Bucket) SetShare(now time.Time, s Share) {
 	b.capSaved()
 }
 
-// Fix gives all subscribers the same assignment. None: they keep what they hold until it expires. Tokens are saved in
-// the meantime.
+// Fix gives all subscribers the same assignment. With None, they keep their assignments until these expire. Tokens are
+// still saved.
 func (b *Bucket) Fix(a Assignment) { b.fixed, b.isFixed = a, true }
 
-// Divide ends Fix: the rate is divided.
+// Divide ends Fix: the rate is divided again.
 func (b *Bucket) Divide() { b.isFixed = false }
 
-// Fixed returns the assignment that all subscribers get, if there is one.
+// Fixed returns the assignment of all subscribers, if Fix has set one.
 func (b *Bucket) Fixed() (Assignment, bool) { return b.fixed, b.isFixed }
 
 // Join adds a subscriber.
@@ -185,8 +185,8 @@ func (b *Bucket) Join(now time.Time) *Subscriber {
 	return s
 }
 
-// Report takes in how many requests passed at a subscriber since its report before, and how many did not. It returns
-// whether a plan may change something even if there were none.
+// Report applies a subscriber's report of passed and denied requests since its previous one. It returns whether a plan
+// may change something even if both are 0.
 func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) (plan bool) {
 	b.save(now)
 	plan = b.waiting || len(s.former) > 0 || s.Held.Kind == None
@@ -198,12 +198,12 @@ func (b *Bucket) Report(now time.Time, s *Subscriber, allowed, denied uint64) (p
 	return plan
 }
 
-// Leave removes a subscriber. What it holds is lost until it expires.
+// Leave removes a subscriber. Its assignment counts as lost until it expires.
 func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	b.save(now)
 	b.remove(s)
 	s.settle(now)
-	if s.sent.IsZero() { // it may have been written all the same
+	if s.sent.IsZero() { // the assignment may have been written, even without Sent
 		s.Sent(now)
 	}
 	l := loss{rate: s.rate(), burst: s.burst(), expires: s.expires}
@@ -219,8 +219,8 @@ func (b *Bucket) Leave(now time.Time, s *Subscriber) {
 	}
 }
 
-// Return gives a new subscriber what a lost client held, because the subscriber was seen to use that rate. The bucket
-// cannot know which of the lost clients it is, so the subscriber gets the smallest loss. It reports whether there was
+// Return gives a new subscriber the assignment of a lost client, because the subscriber was seen to use that rate. The
+// bucket cannot tell which of the lost clients it is, so it picks the smallest loss. Return reports whether there was
 // one.
 func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	b.save(now)
@@ -241,7 +241,7 @@ func (b *Bucket) Return(now time.Time, s *Subscriber, rate float64) bool {
 	return true
 }
 
-// Forget removes a subscriber that was told to forget the bucket: what it held returns at once.
+// Forget removes a subscriber that was told to forget the bucket. Its rate and tokens are free immediately.
 func (b *Bucket) Forget(now time.Time, s *Subscriber) {
 	b.save(now)
 	b.remove(s)
@@ -256,8 +256,8 @@ func (b *Bucket) remove(s *Subscriber) {
 	b.subscribers = slices.Delete(b.subscribers, last, last+1)
 }
 
-// NeedsPlan reports whether another plan may change something before a report comes: a subscriber waits for rate or
-// tokens, or a subscriber has not confirmed yet that its assignment was lowered.
+// NeedsPlan reports whether another plan may change something before the next report: a subscriber waits for rate or
+// tokens, or has not confirmed yet that its assignment was lowered.
 func (b *Bucket) NeedsPlan() bool {
 	if b.waiting {
 		return true
@@ -270,7 +270,7 @@ func (b *Bucket) NeedsPlan() bool {
 	return false
 }
 
-// Renewal returns when the first assignment must be renewed; the zero time if there is none.
+// Renewal returns when the first assignment must be renewed, or the zero time if there are no assignments.
 func (b *Bucket) Renewal() (first time.Time) {
 	for _, s := range b.subscribers {
 		if s.Held.Kind == None || s.sent.IsZero() {
@@ -286,16 +286,16 @@ func (b *Bucket) Renewal() (first time.Time) {
 // Subscribers returns the subscribers that have joined. The slice belongs to the bucket.
 func (b *Bucket) Subscribers() []*Subscriber { return b.subscribers }
 
-// Full reports whether the bucket is like a new one: no client holds anything, and all tokens are saved.
+// Full reports whether the bucket is like a new one: no client holds an assignment, and all tokens are saved.
 func (b *Bucket) Full(now time.Time) bool {
 	b.save(now)
 	return len(b.subscribers) == 0 && len(b.lost) == 0 && b.saved >= b.share.Burst
 }
 
-// out is what subscribers may use: rate and tokens.
+// out returns the rate and the tokens that subscribers may use.
 func (b *Bucket) out() (rate, burst float64) { return b.heldRate, b.heldBurst }
 
-// sum adds up what subscribers may use.
+// sum adds up the rates and tokens that subscribers may use.
 func (b *Bucket) sum() {
 	b.heldRate, b.heldBurst = 0, 0
 	for _, s := range b.subscribers {
@@ -323,7 +323,7 @@ func (b *Bucket) capSaved() {
 	b.saved = max(min(b.saved, b.share.Burst-burst), 0)
 }
 
-// settle forgets what has expired at clients.
+// settle forgets assignments that have expired at clients.
 func (b *Bucket) settle(now time.Time) {
 	for _, s := range b.subscribers {
 		s.settle(now)
@@ -332,7 +332,7 @@ func (b *Bucket) settle(now time.Time) {
 	b.sum()
 }
 
-// Plan returns the subscribers that must be told what they hold from now on. The slice is valid until the next call.
+// Plan returns the subscribers that need a new assignment, in Held. The slice is valid until the next call.
 func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	b.save(now)
 	b.settle(now)
@@ -364,8 +364,8 @@ func (b *Bucket) Plan(now time.Time) []*Subscriber {
 	return b.told
 }
 
-// deny lets nothing pass at a subscriber. A subscriber that came with an assignment of another replica keeps that
-// assignment while this replica tries to take it over.
+// deny tells a subscriber to deny all requests. A subscriber that arrived with an assignment of another replica keeps
+// that assignment while this replica tries to take it over.
 func (b *Bucket) deny(s *Subscriber) {
 	if s.claims(b.now) {
 		return
@@ -387,14 +387,14 @@ func (b *Bucket) tell(s *Subscriber, a Assignment) {
 	}
 }
 
-// choose sets chosen to the subscribers that hold tokens now. If there are too few tokens for all, the subscribers with
-// demand and the new ones take turns.
+// choose sets chosen to the subscribers that hold tokens now. If there are too few tokens for all, the new subscribers
+// and those with demand take turns.
 func (b *Bucket) choose(now time.Time) {
 	b.chosen = b.chosen[:0]
 	for _, s := range b.subscribers {
 		if s.isSilent(now) || s.lapses(now) || s.claims(now) &&
 			b.share.Rate-b.heldRate+s.claim.got < enoughOfClaim*s.claim.rate {
-			continue // the others need not make room for what a client brings along
+			continue // the others need not make room for an assignment of another replica
 		}
 		b.chosen = append(b.chosen, s)
 	}
@@ -413,7 +413,7 @@ func (b *Bucket) choose(now time.Time) {
 	b.chosen = slices.Concat(b.chosen[first:], b.chosen[:first])[:most]
 }
 
-// mark sets who is chosen.
+// mark sets the field chosen of all subscribers.
 func (b *Bucket) mark() {
 	for _, s := range b.subscribers {
 		s.chosen = false
@@ -423,7 +423,7 @@ func (b *Bucket) mark() {
 	}
 }
 
-// hand returns the rate to hand out: the share less the part that is spared.
+// hand returns the rate to hand out: the share less the spare part.
 func (b *Bucket) hand() float64 {
 	part := spare
 	switch {
@@ -435,8 +435,8 @@ func (b *Bucket) hand() float64 {
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)
 }
 
-// tokens returns how many whole tokens can be handed out. A limit with too few tokens for all replicas gives them to
-// some replicas at a time. While it is the turn of other replicas, there are none.
+// tokens returns the number of whole tokens to hand out. A limit with too few tokens for all replicas gives them to
+// some replicas at a time. During the turn of other replicas, it is 0.
 func (b *Bucket) tokens() int {
 	return int(min(b.share.Burst, b.share.FairBurst, math.MaxInt32))
 }

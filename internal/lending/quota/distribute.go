@@ -6,15 +6,15 @@ import (
 	"slices"
 )
 
-// target is what a subscriber should hold.
+// target is the assignment that a subscriber should have.
 type target struct {
 	s    *Subscriber
 	fill uint32
 	max  uint32
 }
 
-// distribute moves the assignments of the chosen subscribers towards their fair parts. The other subscribers hold
-// nothing. It lowers before it raises, because rate and tokens can be handed out only once they are free.
+// distribute moves the assignments of the chosen subscribers towards their fair parts, and denies the others. It lowers
+// before it raises, because rate and tokens must be free before they are handed out.
 func (b *Bucket) distribute() {
 	targets := b.targets()
 	for _, s := range b.subscribers {
@@ -34,14 +34,14 @@ func (b *Bucket) distribute() {
 		b.lower(&targets[i], fewer, smaller)
 	}
 	b.waiting = false
-	// The subscribers that hold least come first.
+	// Subscribers with the lowest rate come first.
 	slices.SortStableFunc(targets, func(x, y target) int { return cmp.Compare(x.s.Held.Fill, y.s.Held.Fill) })
 	for i := range targets {
 		b.raise(&targets[i], b.certainRate()-b.heldRate+targets[i].s.rate())
 	}
 }
 
-// certainRate is the part of the share that may be handed out now.
+// certainRate returns the part of the share that may be handed out now.
 func (b *Bucket) certainRate() float64 {
 	if b.now.Before(b.certain) {
 		return b.share.Rate - b.uncertain
@@ -49,7 +49,7 @@ func (b *Bucket) certainRate() float64 {
 	return b.share.Rate
 }
 
-// targets returns the fair parts of the chosen.
+// targets returns the fair parts of the chosen subscribers.
 func (b *Bucket) targets() []target {
 	n := len(b.chosen)
 	if n == 0 {
@@ -63,17 +63,16 @@ func (b *Bucket) targets() []target {
 	divide(hand, b.wants, b.parts)
 	all := float64(b.tokens())
 	targets := make([]target, n)
-	left, sum := all-math.Floor(all*reserve)-float64(n), 0.0 // less than 0: each gets one
+	left, sum := all-math.Floor(all*reserve)-float64(n), 0.0 // may be negative: then each gets one token
 	for i, s := range b.chosen {
 		before := math.Floor(sum + 1e-9)
-		sum += left * b.parts[i] / hand // the sum is rounded, not the parts: no token is left over
+		sum += left * b.parts[i] / hand // the sum is rounded, not the parts, so that no token is left over
 		targets[i] = target{s: s, fill: whole32(b.parts[i] * seconds), max: whole32(1 + math.Floor(sum+1e-9) - before)}
 	}
 	return targets
 }
 
-// floor is the least that a subscriber gets, as a part of an equal share: little if its demand is known, more if it is
-// new.
+// floor returns the smallest part of an equal share for a subscriber: little if its demand is known, more if it is new.
 func (s *Subscriber) floor() float64 {
 	if s.reports == 0 && s.Held.Kind != Tokens {
 		return floorOfNew
@@ -83,9 +82,10 @@ func (s *Subscriber) floor() float64 {
 
 const floorOfNew, floorOfKnown = 1.0 / 4, 1.0 / 50
 
-// wants returns the rate that a subscriber would use. A small token bucket loses what it cannot hold, so it needs more.
+// wants returns the rate that a subscriber would use. A small token bucket loses refill that it cannot hold, so it
+// needs more.
 func (s *Subscriber) wants() float64 {
-	if s.reports == 0 { // not known yet: it keeps its present rate
+	if s.reports == 0 { // demand not known yet: it keeps its present rate
 		return max(s.Held.Rate(), s.claim.rate)
 	}
 	if s.Held.MaxTokens < small {
@@ -98,7 +98,7 @@ func whole32(f float64) uint32 {
 	return uint32(min(max(math.Floor(f), 1), math.MaxUint32))
 }
 
-// lacksRate reports whether a subscriber should have clearly more, and would use it.
+// lacksRate reports whether a subscriber should have clearly more rate, and would use it.
 func (t *target) lacksRate() bool {
 	h := &t.s.Held
 	return h.Kind != Tokens || float64(t.fill) > growth*float64(h.Fill) && t.s.wants() > h.Rate()
@@ -109,8 +109,7 @@ func (t *target) lacksTokens() bool {
 	return float64(t.max) >= 3*float64(t.s.Held.MaxTokens)
 }
 
-// lower brings a subscriber down to its fair part: of the rate if others lack rate, of the tokens if others lack
-// tokens.
+// lower reduces a subscriber to its fair part: of the rate if others lack rate, of the tokens if others lack tokens.
 func (b *Bucket) lower(t *target, fewer, smaller bool) {
 	a := t.s.Held
 	if a.Kind != Tokens {
@@ -125,18 +124,18 @@ func (b *Bucket) lower(t *target, fewer, smaller bool) {
 	b.tell(t.s, a)
 }
 
-// raise brings a subscriber up to its fair part, as far as rate and saved tokens allow.
+// raise increases a subscriber towards its fair part, as far as rate and saved tokens allow.
 func (b *Bucket) raise(t *target, rate float64) {
 	s := t.s
 	a := s.Held
 	if a.Kind != Tokens {
 		a = Assignment{Kind: Tokens, TTL: TTL, Interval: b.rate.Interval}
 	}
-	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be a little less than a whole number
+	free := math.Floor(rate*b.rate.Interval.Seconds() + 1e-6) // the product may be slightly below a whole number
 	fill := max(min(float64(t.fill), free), float64(a.Fill))
 	if s.claims(b.now) && fill < enoughOfClaim*s.claim.rate*b.rate.Interval.Seconds() &&
 		(fill < float64(t.fill) || b.Unsettled()) {
-		return // it already holds more than that, and more rate will become free
+		return // its old assignment is larger, and more rate will become free
 	}
 	tokens, wanted, paid := float64(a.MaxTokens), float64(t.max), 0.0
 	if tokens == 0 { // a bucket starts full
@@ -145,13 +144,14 @@ func (b *Bucket) raise(t *target, rate float64) {
 			brought = s.claim.tokens
 		}
 		tokens = min(wanted, math.Floor(b.saved+brought))
-		if s.reports == 0 && len(b.subscribers) > 1 { // the next newcomer needs some, too
+		if s.reports == 0 && len(b.subscribers) > 1 { // leaves some for the next newcomer
 			tokens = min(tokens, max(math.Floor(b.saved/2+brought), 1))
 		}
 		paid = max(tokens-brought, 0)
 	} else {
 		kept := math.Floor(b.share.Burst * reserve)
-		if a.MaxTokens < small { // it loses much of its rate, and a long window may take minutes to save the reserve
+		// a small bucket loses much of its rate, and a long window may take minutes to save the reserve
+		if a.MaxTokens < small {
 			kept = min(kept, math.Floor(b.saved/2))
 		}
 		more := math.Floor(b.saved - kept)

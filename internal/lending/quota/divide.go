@@ -1,12 +1,12 @@
 package quota
 
-// divide divides total among wants. No part is larger than its want while another part is smaller than its want. What
-// is left after all wants is shared equally.
+// divide divides total among wants. No part is larger than its want while another part is smaller than its want. The
+// rest after all wants is shared equally. For example, a total of 90 for wants of 10, 50 and 60 gives 10, 40 and 40.
 //
 // It works in rounds, like water that fills vessels of different heights. Each round computes the level that an equal
 // division of the rest would reach. Every want below the level is met in full, which leaves more for the others and
-// raises the level of the next round. A round in which no want is met is the last: all remaining wants are above the
-// level, and each gets the level.
+// raises the level of the next round. If a round meets no want, all remaining wants are above the level, and each gets
+// the level.
 func divide(total float64, wants []float64, parts []float64) {
 	left, open := total, len(wants)
 	for i := range parts {

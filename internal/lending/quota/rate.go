@@ -7,29 +7,29 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Rate is what a token bucket can express of limits.
+// Rate is the part of limits that a token bucket can express.
 type Rate struct {
-	PerSecond float64 // tokens per second; 0: nothing passes
-	Burst     float64 // tokens that may pass at once
+	PerSecond float64 // tokens per second; 0 denies everything
+	Burst     float64 // largest number of tokens
 
-	// Interval is the fill interval of all assignments. Envoy fills a bucket continuously, so it only says how finely the
-	// rate can be divided.
+	// Interval is the fill interval of all assignments. Envoy fills a bucket continuously, so it only determines how
+	// finely the rate can be divided.
 	Interval time.Duration
 }
 
 const (
-	// finest is how many parts of the rate can be told apart, where the interval allows it.
+	// finest is the number of parts into which a rate can be divided, if the interval allows it.
 	finest = 1000
 
 	// longest is the longest fill interval. A limit of one token a year can still be divided into 31 parts.
 	longest = 1_000_000_000 * time.Second
 
-	// least is the lowest rate that Envoy keeps: one token a year. It fills a slower bucket that fast.
+	// least is the lowest rate in Envoy: one token a year. It fills a slower bucket at this rate.
 	least = 1.0 / (365 * 24 * 60 * 60)
 )
 
-// RateOf returns what a token bucket can express of a limit whose requests cost this many hits each. It is false for a
-// limit without a rate: concurrency.
+// RateOf returns the rate and burst of a limit whose requests cost this many hits each. It returns false for a limit
+// without a rate: concurrency.
 func RateOf(l *descriptor.Limit, cost uint64) (Rate, bool) {
 	if l.Algorithm == descriptor.Concurrency {
 		return Rate{}, false
@@ -43,7 +43,7 @@ func RateOf(l *descriptor.Limit, cost uint64) (Rate, bool) {
 	return r, true
 }
 
-// Both returns what both limits let pass: the lower rate and the smaller burst.
+// Both returns the rate that satisfies both limits: the lower rate and the smaller burst.
 func (r Rate) Both(other Rate) Rate {
 	both := Rate{PerSecond: min(r.PerSecond, other.PerSecond), Burst: min(r.Burst, other.Burst)}
 	both.Interval = intervalFor(both.PerSecond)

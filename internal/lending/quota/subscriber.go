@@ -8,93 +8,94 @@ import (
 
 // Subscriber is one client's subscription to a bucket.
 type Subscriber struct {
-	Held   Assignment // what the client has been told last
+	Held   Assignment // the last assignment
 	Since  time.Time  // when it subscribed
-	Demand float64    // requests per second: a moving average of what it reports
+	Demand float64    // requests per second: a moving average of the reports
 
-	Owner any // for the caller's use
+	Owner any // set by the user of the package
 
 	claim    claim
-	position int // in Bucket.subscribers
-	reports  int // that measured its demand
+	position int // index in Bucket.subscribers
+	reports  int // reports that measured its demand
 	pending  uint64
-	reported time.Time // until when its requests are part of Demand
+	reported time.Time // end of the time that Demand covers
 
-	sent    time.Time // when Held was written; zero: not yet
-	expires time.Time // of Held, at the client
+	sent    time.Time // when Held was written; zero if it was not
+	expires time.Time // when Held expires at the client
 
-	// former lists the assignments that the client held before, oldest first. An assignment counts until it expires, or
-	// until a report of the client confirms a later assignment.
+	// former lists earlier assignments of the client, oldest first. An assignment counts until it expires, or until a
+	// report of the client confirms a later assignment.
 	former []former
 
-	tokens float64       // the fewest that the client can have had at its last report
-	most   float64       // the most that it can have had then
-	heard  time.Time     // when its last report came
-	gap    time.Duration // between its last two reports
+	tokens float64       // fewest tokens that the client can have had at its last report
+	most   float64       // most tokens that it can have had then
+	heard  time.Time     // when its last report arrived
+	gap    time.Duration // interval between the last two reports
 	active time.Time     // when it last reported a request
 
-	chosen bool // it may hold tokens now
+	chosen bool // may hold tokens now
 	told   bool // Plan has changed Held
 }
 
-// former is an assignment that was replaced by one that the client may not have received yet.
+// former is a replaced assignment that the client may still use.
 type former struct {
 	rate, burst float64
-	// the fewest that the client can have had when it was replaced, less the requests that it has let pass since
+	// the fewest tokens that the client can have had when it was replaced, less the requests that passed since
 	tokens  float64
 	kept    float64   // the part of the tokens that the next assignment leaves
-	sent    time.Time // zero: not yet
+	sent    time.Time // zero if it was not written
 	expires time.Time
 }
 
 // claim is about an assignment that another replica gave to a subscriber: the rate that the subscriber was seen to use,
-// and how much of the rate and the tokens this replica has taken over.
+// and the rate and tokens that this replica has taken over.
 type claim struct {
 	rate        float64
 	got, tokens float64
-	since       time.Time // the subscriber came
-	until       time.Time // it waits
-	expires     time.Time // at the client
+	since       time.Time // when the subscriber arrived
+	until       time.Time // when it stops waiting
+	expires     time.Time // when the assignment expires at the client
 }
 
 const (
 	// shortest is the shortest time over which demand is measured.
 	shortest = time.Second
 
-	// longestMeasured is the longest time, and fewest and clearly say how many requests make a measurement certain enough
-	// before.
+	// longestMeasured is the longest time over which demand is measured. It ends earlier after `fewest` requests, or if
+	// the requests differ from the expected number by `clearly`.
 	longestMeasured = 30 * time.Second
 	fewest          = 20
 	clearly         = 4
 
-	// settled is how long after an assignment was written a report confirms it: the report was not on its way already.
+	// settled is how old an assignment must be for a report to confirm it: a younger report may have been sent before the
+	// client received it.
 	settled = time.Second
 
-	// margin is how much longer an assignment may last at the client than its time to live says.
+	// margin is how much longer than its TTL an assignment may last at the client.
 	margin = time.Second
 
-	// patience is how long a subscriber waits for what it claims. The ended replica counts as gone 12 s after its last
+	// patience is how long a subscriber waits for its claim. The stopped replica counts as gone 12 s after its last
 	// question. The client's assignment lasts that long, because it was renewed at half of its TTL.
 	patience = 14 * time.Second
 
-	// silent is the shortest time without a report after which a client is taken for hung. Envoy reports every 5 s.
+	// silent is the shortest time without a report after which a client counts as hung. Envoy reports every 5 s.
 	silent = 12 * time.Second
 
-	// late is how much less time may lie between two reports at the client than here.
+	// late is how much shorter the time between two reports may be at the client than here.
 	late = time.Second
 
-	// rising and falling are how much of a new measurement becomes part of the demand.
+	// rising and falling are the weights of a new measurement in the demand.
 	rising, falling = 0.8, 0.7
 	fallingOfFew    = 0.4
 	leastWeight     = 0.1
 )
 
-// Measured says how many requests per second a subscriber that has just joined was asked for before, as its client has
-// measured it. Its demand is known then, so it is treated like one that has reported.
+// Measured sets the demand of a new subscriber, in requests per second, as its client has measured it before. The
+// subscriber is then treated like one that has reported.
 func (s *Subscriber) Measured(demand float64) { s.Demand, s.reports = demand, 1 }
 
-// report takes in how many requests passed at a client since its report before, and how many did not. It returns the
-// tokens that the client has lost for certain, because its bucket was made smaller.
+// report applies a client's report of passed and denied requests since its previous one. It returns the tokens that the
+// client has certainly lost, because its bucket became smaller.
 func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed float64) {
 	if allowed > 0 || denied > 0 {
 		s.active = now
@@ -115,8 +116,8 @@ func (s *Subscriber) report(now time.Time, allowed, denied uint64) (destroyed fl
 	return destroyed
 }
 
-// confirm forgets the assignments that the client cannot hold any more, because its report came after a later
-// assignment. It returns the tokens that the client lost when its bucket became smaller.
+// confirm forgets assignments that the client no longer uses, because its report arrived after a later assignment. It
+// returns the tokens that the client lost when its bucket became smaller.
 func (s *Subscriber) confirm(now time.Time) (destroyed float64) {
 	confirmed := func(sent time.Time) bool { return !sent.IsZero() && now.Sub(sent) >= settled }
 	gone := 0
@@ -144,19 +145,19 @@ func (s *Subscriber) isSilent(now time.Time) bool {
 
 // lapses reports whether the client's token bucket is about to expire at the client, or has just expired there. A
 // renewal that arrives after the expiry starts a full bucket, for which no saved tokens were spent. So the client gets
-// nothing until the bucket has certainly expired, and then it gets a new bucket that saved tokens pay for.
+// nothing until the bucket has certainly expired. Then it gets a new bucket, paid for with saved tokens.
 func (s *Subscriber) lapses(now time.Time) bool {
 	return s.Held.Kind == Tokens && !s.sent.IsZero() && now.Sub(s.sent) >= s.Held.TTL-margin
 }
 
-// measure makes what was reported part of the demand, once it says enough.
+// measure updates the demand once the reported requests suffice.
 func (s *Subscriber) measure(now time.Time) {
 	took := now.Sub(s.reported)
 	if took < shortest || s.reports > 0 && took < longestMeasured && !s.clear(took) {
 		return
 	}
 	rate := float64(s.pending) / took.Seconds()
-	weight := max(float64(s.pending), s.Demand*took.Seconds()) / fewest // of few requests less
+	weight := max(float64(s.pending), s.Demand*took.Seconds()) / fewest // a few requests count less
 	if s.clear(took) {
 		weight = 1
 	}
@@ -177,14 +178,14 @@ func (s *Subscriber) measure(now time.Time) {
 	}
 }
 
-// clear reports whether the requests of a time say enough about the demand: they are many, or clearly more or fewer
+// clear reports whether the requests of a time suffice to estimate the demand: they are many, or clearly more or fewer
 // than expected.
 func (s *Subscriber) clear(took time.Duration) bool {
 	n, expected := float64(s.pending), s.Demand*took.Seconds()
 	return n >= fewest || math.Abs(n-expected) >= clearly
 }
 
-// settle forgets what has expired at the client.
+// settle forgets assignments that have expired at the client.
 func (s *Subscriber) settle(now time.Time) {
 	s.former = slices.DeleteFunc(s.former, func(f former) bool { return !f.sent.IsZero() && !f.expires.After(now) })
 	if !s.sent.IsZero() && !s.expires.After(now) {
@@ -192,7 +193,7 @@ func (s *Subscriber) settle(now time.Time) {
 	}
 }
 
-// rate is the most that the client may use per second, burst the most tokens that it may have.
+// rate returns the highest rate that the client may use, burst the most tokens that it may have.
 func (s *Subscriber) rate() float64 {
 	most := s.Held.Rate()
 	for i := range s.former {
@@ -209,7 +210,7 @@ func (s *Subscriber) burst() float64 {
 	return most
 }
 
-// tell replaces what the client holds.
+// tell replaces the client's assignment.
 func (s *Subscriber) tell(a Assignment) {
 	kept := min(float64(a.MaxTokens)/float64(s.Held.MaxTokens), 1)
 	if s.Held.Rate() > a.Rate() || s.Held.MaxTokens > a.MaxTokens {
@@ -226,7 +227,7 @@ func (s *Subscriber) tell(a Assignment) {
 	s.Held, s.sent, s.claim = a, time.Time{}, claim{}
 }
 
-// Sent records that Held has been written, and with it all before.
+// Sent records that Held and all earlier assignments have been written.
 func (s *Subscriber) Sent(now time.Time) {
 	s.sent, s.expires = now, now.Add(s.Held.TTL+margin)
 	for i := range s.former {
@@ -236,13 +237,13 @@ func (s *Subscriber) Sent(now time.Time) {
 	}
 }
 
-// Expires returns when what the client holds expires; the zero time before it was written.
+// Expires returns when the client's assignment expires, or the zero time before it was written.
 func (s *Subscriber) Expires() time.Time { return s.expires }
 
 // Active returns when the client last reported a request.
 func (s *Subscriber) Active() time.Time { return s.active }
 
-// Most returns the most requests that a client can have passed since its last report with what it held.
+// Most returns the most requests that a client can have passed since its last report with its assignments.
 func (s *Subscriber) Most(now time.Time) float64 {
 	return min(s.most, s.burst()) + s.rate()*(now.Sub(s.heard)+late).Seconds()
 }

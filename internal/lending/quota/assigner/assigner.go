@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// Limiter knows the rules and counts. It is a limiter.Limiter.
+// Limiter finds and counts limits. It is a limiter.Limiter.
 type Limiter interface {
 	QuotaBucket(ctx context.Context, now time.Time, domain string, entries []descriptor.Entry) (limiter.QuotaBucket, error)
 	Decide(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error
@@ -27,12 +27,12 @@ type Limiter interface {
 
 // Store divides limits among replicas.
 type Store interface {
-	// Renew asks for the share of this replica of each limit. It returns one share per ask, in their order. With an error,
-	// the shares without a TTL have no answer.
+	// Renew asks for this replica's share of each limit. It returns one share per ask, in order. With an error, shares
+	// with a TTL of 0 have no answer.
 	Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, error)
 }
 
-// Room bounds bytes that are kept for others than the assigner's clients, too.
+// Room limits bytes that are not only the assigner's.
 type Room interface {
 	Add(bytes int64)
 	Free() int64
@@ -41,57 +41,57 @@ type Room interface {
 // Options are the settings of an Assigner.
 type Options struct {
 	Limiter Limiter // required
-	Store   Store   // nil: this replica shares its limits with no other
+	Store   Store   // nil if this replica does not share its limits
 
-	MaxSubscriptions int // on all streams together; default 500,000
-	MaxBuckets       int // different ones; default 200,000
+	MaxSubscriptions int // total of all streams; default 500,000
+	MaxBuckets       int // different buckets; default 200,000
 	MaxPerStream     int // default 100,000
-	// of all that is kept: buckets, subscriptions, limits, and answers that are not sent yet; default 96 MiB. One stream
-	// may have less than half of it
+	// limit for buckets, subscriptions, limits and unsent answers together; default 96 MiB. A single stream may use less
+	// than half of it
 	MaxBytes   int
-	Room       Room // what is kept counts here, too; nil: nowhere
-	MaxIDBytes int  // of the id of a bucket that a rule matches; default 8 KiB
+	Room       Room // shared limit that these bytes count towards, or nil
+	MaxIDBytes int  // longest id of a bucket that a rule matches; default 8 KiB
 
 	Idle time.Duration // a bucket without a request for this time is abandoned; default 2 min
 
-	Metrics prometheus.Registerer // nil: counted, but not registered
+	Metrics prometheus.Registerer // nil does not register the metrics
 	Log     *slog.Logger          // default slog.Default()
 }
 
 const (
-	atOnce      = 2000                   // buckets that are looked at, and pools that are planned, in one round
-	concurrency = 16                     // calls of the limiter at once
-	pause       = 10 * time.Millisecond  // between rounds, so that what arrives together is planned together
+	atOnce      = 2000                   // buckets that are looked up, and pools that are planned, in one round
+	concurrency = 16                     // concurrent calls of the limiter
+	pause       = 10 * time.Millisecond  // between rounds, to plan reports that arrive together in one round
 	replan      = time.Second            // between two plans of a pool
 	renewEvery  = 5 * time.Second        // between two questions to the store
-	claimEvery  = time.Second            // the same while shares are moving between replicas
-	renewWithin = 2 * time.Second        // bounds a question to the store
-	endWithin   = time.Second            // bounds the last one
-	lookEvery   = 5 * time.Second        // between two looks at counters that change
-	retryEvery  = 5 * time.Second        // after a store that did not answer
+	claimEvery  = time.Second            // interval while shares are moving between replicas
+	renewWithin = 2 * time.Second        // timeout of a question to the store
+	endWithin   = time.Second            // timeout of the last question
+	lookEvery   = 5 * time.Second        // between two reads of changing counters
+	retryEvery  = 5 * time.Second        // after a failed read of counters
 	longest     = 30 * time.Second       // between two rounds of a pool
-	rulesEvery  = 250 * time.Millisecond // between two looks whether the rules have changed
+	rulesEvery  = 250 * time.Millisecond // between two checks for changed rules
 )
 
 // Assigner shares limits among the streams of clients.
 type Assigner struct {
 	o       Options
 	metrics *metrics
-	wake    chan struct{} // has a place
+	wake    chan struct{} // has a capacity of 1
 
 	mu            sync.Mutex
 	streams       map[*Stream]struct{}
 	buckets       map[string]*bucket // by domain and id
 	pools         map[string]*pool
 	due           queue
-	unresolved    []*bucket // whose limits must be found
+	unresolved    []*bucket // buckets whose limits are to be found
 	rounds        uint64
 	subscriptions int
-	bytes         int    // of all that is kept for streams, about
-	serial        uint64 // of the last bucket
+	bytes         int    // approximate memory for all streams, in bytes
+	serial        uint64 // serial number of the last bucket
 	shrink        shrink
 
-	tree      *descriptor.Tree // active when the buckets were last looked at
+	tree      *descriptor.Tree // active when the buckets were last looked up
 	overrides *override.Set
 }
 
@@ -141,7 +141,7 @@ func (endless) Add(int64) {}
 // Free implements Room.
 func (endless) Free() int64 { return math.MaxInt64 }
 
-// keep counts bytes that are kept; fewer if they are negative.
+// keep adds to the used bytes; a negative number subtracts.
 func (a *Assigner) keep(bytes int) {
 	a.bytes += bytes
 	a.o.Room.Add(int64(bytes))
@@ -160,7 +160,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		timer.Reset(max(a.round(ctx), pause))
-		select { // a short rest gathers what arrives together
+		select { // a short pause collects reports that arrive together
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
@@ -168,7 +168,7 @@ func (a *Assigner) Run(ctx context.Context) error {
 	}
 }
 
-// end gives back what no client holds. What clients hold goes with them to other replicas.
+// end returns the part of all shares that no client holds. Clients take the rest to other replicas.
 func (a *Assigner) end(ctx context.Context) {
 	if a.o.Store == nil {
 		return
@@ -199,7 +199,7 @@ func (a *Assigner) rouse() {
 	}
 }
 
-// round does what is due, and returns in how long something will be.
+// round processes everything that is due, and returns the time until the next round.
 func (a *Assigner) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	a.mu.Lock()
@@ -224,7 +224,7 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	a.mu.Lock()
 	now = time.Now()
 	for _, f := range found {
-		if p := a.place(now, f); p != nil && p.round != a.rounds { // once: many buckets may share a limit
+		if p := a.place(now, f); p != nil && p.round != a.rounds { // once per round: many buckets may share a limit
 			p.round = a.rounds
 			pools = append(pools, p)
 		}
@@ -255,7 +255,7 @@ func (a *Assigner) round(ctx context.Context) time.Duration {
 	}
 }
 
-// noticeRules has all buckets looked at again if rules or overrides have changed.
+// noticeRules schedules all buckets to be looked up again if rules or overrides have changed.
 func (a *Assigner) noticeRules() {
 	tree, overrides := a.o.Limiter.Tree(), a.o.Limiter.Overrides()
 	if tree == a.tree && overrides == a.overrides {
@@ -267,7 +267,7 @@ func (a *Assigner) noticeRules() {
 	}
 }
 
-// resolve has a bucket's limits found soon.
+// resolve schedules a bucket to have its limits found.
 func (a *Assigner) resolve(b *bucket) {
 	if !b.unresolved {
 		b.unresolved = true
@@ -279,7 +279,7 @@ func (a *Assigner) takeUnresolved() []*bucket {
 	n := min(len(a.unresolved), atOnce)
 	some := append([]*bucket(nil), a.unresolved[:n]...)
 	if a.unresolved = a.unresolved[n:]; len(a.unresolved) == 0 {
-		a.unresolved = nil // frees what it was
+		a.unresolved = nil // releases the old array
 	}
 	for _, b := range some {
 		b.unresolved = false
@@ -300,7 +300,7 @@ func (a *Assigner) takeDue(now time.Time) (some []*pool) {
 	return some
 }
 
-// found is what the limiter said about a bucket.
+// found is the limiter's answer about a bucket.
 type found struct {
 	bucket  *bucket
 	entries []descriptor.Entry
@@ -325,7 +325,7 @@ func (a *Assigner) look(ctx context.Context, buckets []*bucket) []*found {
 	return all
 }
 
-// ordered returns the pairs of a bucket's id in the order in which they are matched.
+// ordered returns the entries of a bucket's id in the order in which rules match them.
 func (a *Assigner) ordered(b *bucket) []descriptor.Entry {
 	entries := append([]descriptor.Entry(nil), b.id...)
 	if tree := a.o.Limiter.Tree(); tree != nil {
@@ -350,7 +350,7 @@ func (a *Assigner) asks(now time.Time, pools []*pool) (asking []*pool, asks []qu
 	return asking, asks
 }
 
-// renew asks the store, and hands the answers to the pools.
+// renew asks the store, and passes the answers to the pools.
 func (a *Assigner) renew(ctx context.Context, asking []*pool, asks []quota.Ask) {
 	ctx, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
@@ -373,7 +373,7 @@ func (a *Assigner) renew(ctx context.Context, asking []*pool, asks []quota.Ask) 
 	}
 }
 
-// charge counts what clients have passed.
+// charge counts requests that clients have passed.
 func (a *Assigner) charge(ctx context.Context, charges []*charge) {
 	var g errgroup.Group
 	g.SetLimit(concurrency)
@@ -382,7 +382,7 @@ func (a *Assigner) charge(ctx context.Context, charges []*charge) {
 			var d limiter.Decision
 			err := a.o.Limiter.Decide(ctx, time.Now(), limiter.SettledRequest(c.domain, c.entries, c.requests), &d)
 			if err != nil {
-				a.metrics.uncharged.Add(float64(c.requests)) // what has passed has passed: it is not repeated
+				a.metrics.uncharged.Add(float64(c.requests)) // the requests have passed, so there is no retry
 			}
 			return nil
 		})

@@ -10,47 +10,47 @@ import (
 
 // bucket is a bucket id of a domain, with all its subscriptions.
 type bucket struct {
-	key    string // in Assigner.buckets
-	serial uint64 // stands for the key where a short name suffices
+	key    string // key in Assigner.buckets
+	serial uint64 // serial number, for short names of its pool
 	domain string
-	id     []descriptor.Entry // sorted by key, parts of the key; never changed
+	id     []descriptor.Entry // sorted by key; the strings are parts of the bucket's key; never changed
 
-	entries    []descriptor.Entry // in the order in which they are matched; never changed
-	pool       *pool              // nil: its limits have not been found yet
-	place      int                // in pool.buckets
-	terms      *terms             // on which it is counted in its pool; nil while it has no subscriptions
-	was        *terms             // before
-	unresolved bool               // it is in Assigner.unresolved
-	unread     bool               // its counters could not be read when they were looked at last
-	reserved   int                // bytes for the pool that it may need; none once it has a pool
+	entries    []descriptor.Entry // the id in the order in which rules match it; never changed
+	pool       *pool              // nil until its limits are found
+	place      int                // index in pool.buckets
+	terms      *terms             // its terms in the pool; nil while it has no subscriptions
+	was        *terms             // previous terms
+	unresolved bool               // listed in Assigner.unresolved
+	unread     bool               // its counters could not be read at the last attempt
+	reserved   int                // bytes reserved for a pool; 0 once it has one
 
 	subscriptions []*subscription
 
-	uncharged uint64 // requests that have passed and are not counted yet
-	slice     uint64 // how many of them are counted per second
+	uncharged uint64 // passed requests that are not charged yet
+	slice     uint64 // how many of them are charged per second
 }
 
 // subscription is a stream's interest in a bucket.
 type subscription struct {
 	stream *Stream
 	bucket *bucket
-	place  int // in bucket.subscriptions
+	place  int // index in bucket.subscriptions
 
 	member   *quota.Subscriber // nil while the bucket has no pool
 	since    time.Time
-	deferred bool    // it enters its bucket's pool with its next report
+	deferred bool    // it enters the pool with its next report
 	back     bool    // the client has used the bucket before, on another stream
-	rate     float64 // the rate that it was seen to use then
-	demand   float64 // and the rate that was asked for
+	rate     float64 // passed requests per second before, as the client measured them
+	demand   float64 // passed and denied requests per second before
 
-	queued    bool // in Stream.queue
+	queued    bool // listed in Stream.queue
 	abandoned time.Time
 	state     state
 
-	allowed, denied uint64 // reported while the bucket had no pool
+	allowed, denied uint64 // reported before the bucket had a pool
 }
 
-// state is how far a subscription is on its way to its end.
+// state is the progress of a subscription towards its end.
 type state uint8
 
 const (
@@ -59,24 +59,24 @@ const (
 	forgotten        // the client has been told so
 )
 
-// spread is over how many seconds a report is charged to limits with short windows. A report covers five seconds: all
-// its hits at once would use up five windows of a second in one.
+// spread is the number of seconds over which a report is charged to limits with short windows. A report covers five
+// seconds: if all its hits were charged together, they would use up five windows of a second in one.
 const spread = 5
 
-// charge is what must be counted.
+// charge is a number of passed requests to count.
 type charge struct {
 	domain   string
 	entries  []descriptor.Entry
 	requests uint64
 }
 
-// addCharge adds requests that have passed.
+// addCharge adds passed requests.
 func (b *bucket) addCharge(n uint64) {
 	b.uncharged += min(n, math.MaxUint32)
 	b.slice = (b.uncharged + spread - 1) / spread
 }
 
-// takeCharge returns what must be counted now.
+// takeCharge returns the number of requests to charge now.
 func (b *bucket) takeCharge(short bool) uint64 {
 	n := b.uncharged
 	if short {
@@ -86,14 +86,15 @@ func (b *bucket) takeCharge(short bool) uint64 {
 	return n
 }
 
-// plausible returns how many passed requests a client may report: at most as many as its assignments allowed.
+// plausible returns the number of passed requests to accept from a client's report: at most as many as its assignments
+// allowed.
 func (s *subscription) plausible(now time.Time, allowed uint64) uint64 {
 	p := s.bucket.pool
 	if _, fixed := p.planner.Fixed(); fixed {
 		return min(allowed, math.MaxUint32)
 	}
 	most := s.member.Most(now)
-	if s.member.Held.Kind == quota.None { // it decides by its own configuration
+	if s.member.Held.Kind == quota.None { // the client decides by its own configuration
 		r := p.planner.Rate()
 		most = max(most, (r.Burst+r.PerSecond*renewEvery.Seconds())/float64(len(p.planner.Subscribers()))+1)
 	}

@@ -1,9 +1,8 @@
-// Package assigner keeps the quota buckets of all streams: it finds the limit of each bucket, charges what clients
-// report to the limit's counters, has package quota divide the limit, and hands out the assignments.
+// Package assigner manages the quota buckets of all streams: it finds the limit of each bucket, charges reported
+// requests to the limit's counters, lets package quota divide the limit, and hands out the assignments.
 //
-// An Assigner is made by New and works while Run runs. Open returns a Stream for a client. Its Report takes a message
-// of the client in; its Next waits for what the client must be told. All methods may be called concurrently.
+// New creates an Assigner, which works while Run runs. Open returns a Stream for a client. Stream.Report applies a
+// message of the client, and Stream.Next waits for actions to send to it. All methods may be called concurrently.
 //
-// The package knows neither protobuf nor gRPC (package server), and decides nothing about the meaning of rules (package
-// limiter).
+// The package is independent of protobuf and gRPC (package server) and of the meaning of rules (package limiter).
 package assigner

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what the assigner counts.
+// metrics are the metrics of the assigner.
 type metrics struct {
 	a *Assigner
 

@@ -13,18 +13,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// fixedTTL is the lifetime of an assignment that does not depend on other clients. It is replaced at once if the
+// fixedTTL is the lifetime of an assignment that does not depend on other clients. It is replaced immediately if the
 // rules change.
 const fixedTTL = 5 * time.Minute
 
-// answer is what the rules mean for a bucket.
+// answer is the meaning of the rules for a bucket.
 type answer struct {
-	key   string           // of its pool
-	fixed quota.Assignment // unless rated
+	key   string           // key of its pool
+	fixed quota.Assignment // set unless rated
 	rated bool
 	rate  quota.Rate
-	even  quota.Rate // the limit spread over its window evenly: what rate is without counters
-	saved float64    // tokens that may pass at once now
+	even  quota.Rate // the limit spread evenly over its window: the rate when counters cannot be read
+	saved float64    // remaining tokens
 	shut  time.Duration
 	short bool
 	looks bool
@@ -33,11 +33,11 @@ type answer struct {
 	retry bool
 
 	cost  float64 // hits of one request, at least 1
-	unit  float64 // hits of what the store divides among replicas: the same number in all of them
-	terms string  // in the pool; "" unless rated
+	unit  float64 // hits of one unit that the store divides among replicas: the same in all of them
+	terms string  // identifies the terms in the pool; empty unless rated
 }
 
-// answerOf returns what the rules mean for a bucket.
+// answerOf returns the meaning of the rules for a bucket.
 func answerOf(f *found) answer {
 	q := &f.quota
 	own := answer{key: "b" + strconv.FormatUint(f.bucket.serial, 36), cost: 1, unit: 1}
@@ -69,7 +69,7 @@ func answerOf(f *found) answer {
 	}
 	own.cost = float64(max(q.HitCost, 1))
 	if q.Rule.HitCost().Constant() && q.Rule.CountedWith() == "" {
-		own.unit = own.cost // no other bucket of these counters has another cost
+		own.unit = own.cost // all buckets of these counters have the same cost
 	}
 	var terms strings.Builder
 	fmt.Fprintf(&terms, "%s %d %d", q.Rule.Path, q.HitCost, q.OnError)
@@ -103,25 +103,25 @@ func answerOf(f *found) answer {
 		own.rated = false
 		return fixed(quota.DenyAll, fixedTTL)
 	}
-	own.key, own.terms = "l"+q.Key, terms.String() // in all replicas
+	own.key, own.terms = "l"+q.Key, terms.String() // the same key in all replicas
 	return own
 }
 
-// terms are what the rules mean for some buckets of a pool. Counters do not determine them: the buckets may differ in
-// the numbers of the limits, in the cost of a request, in the rule and in on_error, and one may use counters that
+// terms are the meaning of the rules for some buckets of a pool. Counters do not determine them: the buckets may differ
+// in the numbers of the limits, in the cost of a request, in the rule and in on_error, and one may use counters that
 // another does not use.
 type terms struct {
-	means   answer // as it was found last, for any of the buckets
+	means   answer // the last answer for any of the buckets
 	rule    *descriptor.Rule
 	onError descriptor.OnError
-	sample  *bucket // one of them
+	sample  *bucket // one of the buckets
 	buckets int
 }
 
 // limits returns the limits in words.
 func (t *terms) limits() string { return strings.Join(t.means.words, "; ") }
 
-// accept notes what the rules mean for a bucket of the pool.
+// accept assigns a bucket of the pool to its terms.
 func (p *pool) accept(b *bucket, x *answer, f *found) {
 	t := b.terms
 	if t == nil || t.means.terms != x.terms {
@@ -138,7 +138,7 @@ func (p *pool) accept(b *bucket, x *answer, f *found) {
 	t.means, t.rule, t.onError = *x, f.quota.Rule, f.quota.OnError
 }
 
-// readmit puts a bucket on its terms again, because it has subscriptions again. They are looked at soon.
+// readmit restores the terms of a bucket that has subscriptions again. They are looked up again soon.
 func (a *Assigner) readmit(now time.Time, b *bucket) {
 	t, p := b.was, b.pool
 	if b.terms != nil || t == nil {
@@ -151,7 +151,7 @@ func (a *Assigner) readmit(now time.Time, b *bucket) {
 	a.resolve(b)
 }
 
-// dismiss forgets the terms of a bucket, if no other bucket of its pool has them.
+// dismiss removes a bucket from its terms, and the terms if no other bucket of the pool has them.
 func (p *pool) dismiss(b *bucket) {
 	t := b.terms
 	if b.terms = nil; t == nil {
@@ -168,7 +168,7 @@ func (p *pool) dismiss(b *bucket) {
 	}
 }
 
-// samples returns a bucket of each terms.
+// samples returns one bucket for each of the terms.
 func (p *pool) samples() (all []*bucket) {
 	for _, t := range p.terms {
 		all = append(all, t.sample)
@@ -176,13 +176,13 @@ func (p *pool) samples() (all []*bucket) {
 	return all
 }
 
-// strictness is the order in which on_error of one of a pool's buckets decides for all.
+// strictness orders on_error. The strictest of a pool's buckets decides for all.
 var strictness = [...]int{descriptor.OnErrorDefault: 1, descriptor.OnErrorError: 1, descriptor.OnErrorDeny: 3,
 	descriptor.OnErrorLocal: 2, descriptor.OnErrorAllow: 0}
 
-// combine returns what holds for all buckets of a pool: its counters deny when the smallest of their limits is used up,
-// and nobody knows which bucket's requests come next. So the smallest rate counts, the smallest burst, the highest
-// cost, and the strictest on_error.
+// combine returns the answer that is safe for all buckets of a pool. Its counters deny when the smallest of their
+// limits is used up, and the next request may belong to any bucket. So the smallest rate counts, the smallest burst,
+// the highest cost, and the strictest on_error.
 func (p *pool) combine() (all answer) {
 	for i, t := range p.terms {
 		x := &t.means
@@ -200,9 +200,9 @@ func (p *pool) combine() (all answer) {
 	return all
 }
 
-// A limit whose window is at least longWindow need not be spread over its window evenly, because its counter says in
-// time what is left. Clients get what they need as long as what is left suffices for horizon: the life of an assignment
-// and a report.
+// A limit whose window is at least longWindow need not be spread evenly over its window, because its counter shows the
+// remaining hits in time. Clients get the rate they need as long as the remaining hits suffice for horizon: the life of
+// an assignment and a report.
 const (
 	longWindow = 2 * time.Minute
 	horizon    = quota.TTL + renewEvery
@@ -212,10 +212,10 @@ const (
 func (a *Assigner) place(now time.Time, f *found) *pool {
 	b := f.bucket
 	if a.buckets[b.key] != b {
-		return nil // it was removed in the meantime
+		return nil // it was removed since
 	}
 	b.entries = f.entries
-	// its clients keep their places, so that they are served again when the counters are back
+	// its clients keep their places, so that they are served again once the counters can be read
 	if p := b.pool; p != nil && p.rated && f.err != nil {
 		b.unread = true
 		p.failed(now, f.quota.OnError)
@@ -244,7 +244,7 @@ func (a *Assigner) place(now time.Time, f *found) *pool {
 	}
 	p.accept(b, &x, f)
 	p.looked, p.used = now, false
-	p.update(now, a.o.Store == nil) // before anybody enters it
+	p.update(now, a.o.Store == nil) // before clients enter it
 	if moved {
 		for _, s := range b.subscriptions {
 			a.enter(now, s)
@@ -266,7 +266,7 @@ func (a *Assigner) newPool(now time.Time, x *answer) *pool {
 	return p
 }
 
-// update takes in what the rules and counters say now of all buckets.
+// update applies the current answers for all buckets.
 func (p *pool) update(now time.Time, alone bool) {
 	x := p.combine()
 	p.stale = false
@@ -298,9 +298,9 @@ func (p *pool) update(now time.Time, alone bool) {
 	}
 }
 
-// failed has on_error decide until the limit's counters can be read.
+// failed lets on_error decide until the limit's counters can be read.
 func (p *pool) failed(now time.Time, onError descriptor.OnError) {
-	if p.unread = true; len(p.terms) == 1 { // else the strictest that was found last
+	if p.unread = true; len(p.terms) == 1 { // otherwise the strictest of all terms applies
 		p.onError = onError
 	}
 	p.looked, p.used = now, false
@@ -312,14 +312,13 @@ func (p *pool) failed(now time.Time, onError descriptor.OnError) {
 		p.fixOnError()
 		return
 	}
-	p.planner.Slow(now, p.even) // without its counter it is not known how much of a long window is left
+	p.planner.Slow(now, p.even) // without its counter, the remaining hits of a long window are unknown
 	if p.reopens.IsZero() {
 		p.planner.Divide()
 	}
 }
 
-// readAgain schedules the buckets of a limit whose counters could not be read, because reading one of them has
-// succeeded.
+// readAgain schedules the buckets of a limit whose counters could not be read, after one of them was read.
 func (a *Assigner) readAgain(p *pool) {
 	if !p.unread {
 		return
@@ -333,7 +332,7 @@ func (a *Assigner) readAgain(p *pool) {
 	}
 }
 
-// moveOut takes a bucket out of its pool. What its clients hold of that limit counts until it expires.
+// moveOut removes a bucket from its pool. The assignments of its clients count there until they expire.
 func (a *Assigner) moveOut(now time.Time, b *bucket) {
 	old := b.pool
 	for _, s := range b.subscriptions {
@@ -346,11 +345,11 @@ func (a *Assigner) moveOut(now time.Time, b *bucket) {
 	a.planSoon(now, old)
 }
 
-// enter makes a subscription a member of its bucket's pool.
+// enter adds a subscription to its bucket's pool.
 //
-// After a restart all clients come back within a few seconds. One that was idle would get the whole limit if it came
-// first, and the busy ones would have nothing until its next report. So it enters with that report; until then it uses
-// what it holds.
+// After a restart all clients return within a few seconds. If an idle one came first, it would get the whole limit, and
+// busy ones would have nothing until its next report. So an idle client enters with its next report; until then it uses
+// its present assignment.
 func (a *Assigner) enter(now time.Time, s *subscription) {
 	p := s.bucket.pool
 	if s.back && s.demand == 0 && p.rated && !s.deferred && now.Sub(p.made) < renewEvery {
@@ -365,7 +364,7 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	}
 	if s.allowed > 0 || s.denied > 0 {
 		allowed := s.plausible(now, s.allowed)
-		// else they came before it joined: they are its first demand, and not part of what is measured from now on
+		// otherwise they were sent before it joined: they are its first demand, and not part of later measurements
 		if !s.back {
 			p.planner.Report(now, s.member, allowed, s.denied)
 		}
@@ -379,14 +378,14 @@ func (a *Assigner) enter(now time.Time, s *subscription) {
 	a.planNewcomer(now, p)
 }
 
-// boundOf returns the most that clients may pass in any time of one window, as a multiple of what the limit's algorithm
-// lets pass in such a time. Buckets have the same bound. A fixed window lets twice the limit pass around its end, as
-// clients may. A sliding one never does.
+// boundOf returns the most requests that clients may pass in a window's length, as a multiple of the limit's own bound
+// for that time. For buckets the two are equal. A fixed window lets twice the limit pass around its end, as clients
+// may. A sliding window never does.
 func boundOf(l *descriptor.Limit) float64 {
 	switch {
 	case !l.Slides():
 		return 1
-	case l.Window.Length() >= longWindow: // its counter says what is left, once clients have reported
+	case l.Window.Length() >= longWindow: // its counter shows the remaining hits, once clients have reported
 		return 1 + slack.Seconds()/horizon.Seconds()
 	default:
 		return 2

@@ -7,58 +7,57 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. That is all
-// that they have in common: see terms. Replicas divide a limit by this key, so what one of them asks for must mean the
-// same in all: worth.
+// pool is all buckets that share a counter, directly or through other buckets: limiter.QuotaBucket.Key. They may differ
+// in everything else: see terms. Replicas divide a limit by this key, so a question of one of them must mean the same
+// in all: see worth.
 type pool struct {
 	key     string
 	planner *quota.Bucket
 	buckets []*bucket
 
 	due      time.Time
-	position int    // in Assigner.due; -1: not there
-	round    uint64 // the last round that it was part of
+	position int    // index in Assigner.due; -1 if it is not there
+	round    uint64 // number of the last round with this pool
 
-	terms   []*terms // of its buckets, each once
-	stale   bool     // terms have gone since the last update
-	worth   float64  // a token is what the dearest request costs, and so many of what the store divides
-	askedIn float64  // worth at the last question to the store
+	terms   []*terms // terms of its buckets, each once
+	stale   bool     // terms have been removed since the last update
+	worth   float64  // value of a token, the cost of the dearest request, in units that the store divides
+	askedIn float64  // worth in the last question to the store
 
 	onError descriptor.OnError
-	rated   bool    // it has a rate that is divided
+	rated   bool    // it has a rate to divide
 	even    float64 // the limit spread over its window, in requests per second
-	short   bool    // a window is so short that reports must be charged little by little
-	closes  bool    // its counters say when nothing is left
+	short   bool    // a window is so short that reports must be charged in small portions
+	closes  bool    // has a counter that can show that the limit is exhausted
 
 	made                     time.Time
 	planned, looked, charged time.Time
-	used                     bool // something was charged since its counters were looked at
+	used                     bool // charged since its counters were read
 	reopens                  time.Time
-	retry                    time.Time // when a store that did not answer is asked again
+	retry                    time.Time // when to read counters again after a failure
 	unread                   bool      // it has a rate, but its counters could not be read: on_error decides
 
 	asked time.Time // when the store was asked for a share
 	until time.Time // when that share expires
-	empty time.Time // since when there has been no subscription
+	empty time.Time // time of its last subscription, if it has none now
 }
 
-// The counter of a window of at least shortWindow is worth a look between reports.
+// Counters of windows of at least shortWindow are worth a read between reports.
 const shortWindow = 30 * time.Second
 
-// slack is how long clients pass requests before we know of it: two reports.
+// slack is how long clients may pass requests before we know: two reports.
 const slack = 10 * time.Second
 
-// planSoon makes a pool due at the earliest time at which it may be planned.
+// planSoon schedules a pool for the earliest time at which it may be planned.
 func (a *Assigner) planSoon(now time.Time, p *pool) {
 	a.planIn(now, p, replan)
 }
 
-// planEach is how much longer a pool rests between two plans for each member: many times what planning for the member
-// takes.
+// planEach is the extra time per member between two plans of a pool: many times the time that planning a member needs.
 const planEach = 10 * time.Microsecond
 
-// planNewcomer plans a pool at once, because a client without an assignment lets everything pass. A pool with very many
-// members waits as usual, so that newcomers cannot keep the assigner busy with nothing else.
+// planNewcomer plans a pool immediately, because a client without an assignment lets everything pass. A pool with very
+// many members waits as usual, so that newcomers cannot keep the assigner busy.
 func (a *Assigner) planNewcomer(now time.Time, p *pool) {
 	a.planIn(now, p, min(time.Duration(len(p.planner.Subscribers()))*planEach, replan))
 	a.rouse()
@@ -77,7 +76,7 @@ func (a *Assigner) planIn(now time.Time, p *pool, rest time.Duration) {
 	}
 }
 
-// takeCharges appends what must be counted now.
+// takeCharges appends the requests to charge now.
 func (p *pool) takeCharges(now time.Time, all []*charge) []*charge {
 	if now.Sub(p.charged) < replan {
 		return all
@@ -91,7 +90,7 @@ func (p *pool) takeCharges(now time.Time, all []*charge) []*charge {
 	return all
 }
 
-// mustLook reports whether the limit's counters must be looked at.
+// mustLook reports whether the limit's counters must be read.
 func (p *pool) mustLook(now time.Time) bool {
 	switch {
 	case len(p.terms) == 0:
@@ -115,7 +114,7 @@ func (p *pool) mustAsk(now time.Time) bool {
 		(p.planner.Claims(now) || p.planner.Unsettled())
 }
 
-// plan plans a pool, and queues what clients must be told.
+// plan plans a pool, and queues the changes for its clients.
 func (a *Assigner) plan(now time.Time, p *pool) {
 	if a.pools[p.key] != p {
 		return
@@ -138,7 +137,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 		delete(a.pools, p.key)
 		a.keep(-p.bytes())
 		a.due.remove(p)
-		if len(a.pools) == 0 { // neither a map nor a slice gives back what it was
+		if len(a.pools) == 0 { // neither maps nor slices shrink
 			a.pools, a.due.pools = make(map[string]*pool), nil
 		}
 		return
@@ -146,7 +145,7 @@ func (a *Assigner) plan(now time.Time, p *pool) {
 	a.due.set(p, p.next(now))
 }
 
-// guard keeps a replica that has lost touch with the store from renewing shares that others may have by now.
+// guard prevents a replica that has lost contact to the store from renewing shares that others may hold by now.
 func (p *pool) guard(now time.Time) {
 	switch {
 	case now.Add(quota.TTL + shareMargin).Before(p.until):
@@ -154,14 +153,14 @@ func (p *pool) guard(now time.Time) {
 			p.planner.Divide()
 		}
 	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0:
-		// it keeps dividing the share that it has
+		// it continues to divide its share
 	default:
 		p.fixOnError()
 	}
 }
 
-// fixOnError gives all clients what on_error says. With error, and with local if this replica has no share to keep
-// dividing, the assignments of the clients expire.
+// fixOnError gives all clients the assignment for on_error. With error, and with local if this replica has no share,
+// their assignments expire.
 func (p *pool) fixOnError() {
 	switch p.onError {
 	case descriptor.OnErrorAllow:
@@ -173,10 +172,10 @@ func (p *pool) fixOnError() {
 	}
 }
 
-// shareMargin is how much longer than its clients' assignments a share lasts.
+// shareMargin is how much longer a share lasts than its clients' assignments.
 const shareMargin = 2 * time.Second
 
-// next returns when the pool is due again, after it was planned.
+// next returns when a pool is due again after planning.
 func (p *pool) next(now time.Time) time.Time {
 	at := now.Add(longest)
 	earlier := func(t time.Time) {
@@ -210,12 +209,12 @@ func (p *pool) next(now time.Time) time.Time {
 	return at
 }
 
-// kept is how long a pool without subscriptions is kept, so that clients that come back find as many tokens saved as
-// when they left. The counters of longer windows remember what was used. While more than half of the bytes are in use,
-// a pool is kept for keptAtLeast only: until everything that clients held has expired.
+// kept is how long a pool without subscriptions is kept, so that clients that return find as many saved tokens as when
+// they left. The counters of longer windows remember the used hits. While more than half of the bytes are in use, a
+// pool is kept for keptAtLeast only: until all assignments of its clients have expired.
 const kept, keptAtLeast = 10 * time.Minute, quota.TTL + 2*time.Second
 
-// removable reports whether nothing is left to remember.
+// removable reports whether the pool can be removed, and removes its buckets without subscriptions.
 func (a *Assigner) removable(now time.Time, p *pool) bool {
 	for _, b := range p.buckets {
 		if len(b.subscriptions) > 0 || b.uncharged > 0 {
@@ -263,10 +262,10 @@ func (p *pool) leave(b *bucket) {
 	b.pool = nil
 }
 
-// abandonIdle has clients forget the buckets that they do not use.
+// abandonIdle tells clients to forget buckets that they do not use.
 func (a *Assigner) abandonIdle(now time.Time, p *pool) {
 	for _, b := range p.buckets {
-		for i := len(b.subscriptions) - 1; i >= 0; i-- { // dropping one moves the last one to its place
+		for i := len(b.subscriptions) - 1; i >= 0; i-- { // drop moves the last one to its place
 			s := b.subscriptions[i]
 			switch {
 			case s.state == active && s.member != nil && now.Sub(s.member.Active()) >= a.o.Idle:
@@ -279,5 +278,5 @@ func (a *Assigner) abandonIdle(now time.Time, p *pool) {
 	}
 }
 
-// settled is how long reports of a bucket may be under way after its client was asked to forget it.
+// settled is how long reports of a bucket may be pending after its client was told to forget it.
 const settled = 5 * time.Second

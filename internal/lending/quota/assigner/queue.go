@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// queue has the pools in the order in which they are due.
+// queue orders pools by the time when they are due.
 type queue struct{ pools []*pool }
 
 // first returns when the first pool is due.
@@ -16,7 +16,7 @@ func (q *queue) first() (time.Time, bool) {
 	return q.pools[0].due, true
 }
 
-// set makes a pool due at a time.
+// set schedules a pool.
 func (q *queue) set(p *pool, at time.Time) {
 	p.due = at
 	if p.position < 0 {

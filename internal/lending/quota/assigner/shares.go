@@ -9,21 +9,21 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// BucketShares says who holds what of one bucket, for operators.
+// BucketShares lists the holders of one bucket, for operators.
 type BucketShares struct {
 	Domain  string
-	Entries []descriptor.Entry // of the bucket's id, in the order in which they are matched
-	Rule    string             // empty: no rule matches
-	Limit   string             // the limits in words; empty: there is none
-	Rate    quota.Rate         // of the whole limit
+	Entries []descriptor.Entry // the bucket's id, in the order in which rules match it
+	Rule    string             // empty if no rule matches
+	Limit   string             // the limits in words; empty without limits
+	Rate    quota.Rate         // rate of the whole limit
 
-	ProcessRate, ProcessBurst float64 // the part of this replica
-	Processes                 int     // that share the limit
+	ProcessRate, ProcessBurst float64 // this replica's part
+	Processes                 int     // replicas that share the limit
 
-	Held []HeldShare // by this replica's clients: the clients that hold most first
+	Held []HeldShare // this replica's clients, highest rate first
 }
 
-// HeldShare is what one client holds.
+// HeldShare is the assignment of one client.
 type HeldShare struct {
 	Client     string // its address
 	Since      time.Time
@@ -33,13 +33,14 @@ type HeldShare struct {
 }
 
 const (
-	copiedAtOnce = 100  // buckets that are copied before assignments may continue
+	copiedAtOnce = 100  // buckets copied before assignments may continue
 	rankedAtOnce = 1000 // buckets whose demand is read before assignments may continue
 )
 
-// Shares returns which client holds what in a domain. It returns at most n buckets whose ids have all entries of where,
-// the buckets with most demand first. It also returns how many such buckets there are, and how many buckets the domain
-// has. Assignments wait only while Shares lists the buckets, and then while it reads a few buckets at a time.
+// Shares returns the clients and their assignments in a domain. It returns at most n buckets whose ids contain all
+// entries of where, those with the highest demand first. It also returns how many such buckets there are, and how many
+// buckets the domain has. Assignments wait while Shares lists the buckets, and then only while it reads a few buckets
+// at a time.
 func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry,
 	n int) (all []BucketShares, matching, total int) {
 	some := a.list(domain)
@@ -67,7 +68,7 @@ func (a *Assigner) Shares(_ time.Time, domain string, where []descriptor.Entry,
 	return all, len(found), total
 }
 
-// Buckets returns how many buckets are kept for clients, in all domains.
+// Buckets returns the number of buckets in all domains.
 func (a *Assigner) Buckets() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,11 +83,11 @@ func hasAll(entries, where []descriptor.Entry) bool {
 type rankedBucket struct {
 	b       *bucket
 	matches bool
-	used    bool    // clients have it
-	demand  float64 // if it is used and matches
+	used    bool    // clients use it
+	demand  float64 // set if it is used and matches
 }
 
-// list returns the buckets of a domain. What it reads of them never changes, so the domain is compared afterwards.
+// list returns the buckets of a domain. A bucket's domain never changes, so it is compared without the lock.
 func (a *Assigner) list(domain string) []rankedBucket {
 	a.mu.Lock()
 	some := make([]rankedBucket, 0, len(a.buckets))
@@ -97,7 +98,7 @@ func (a *Assigner) list(domain string) []rankedBucket {
 	return slices.DeleteFunc(some, func(x rankedBucket) bool { return x.b.domain != domain })
 }
 
-// rank finds out which of some buckets still have clients, and reads the demand of the buckets that match.
+// rank finds the buckets that clients use, and reads the demand of those that match.
 func (a *Assigner) rank(some []rankedBucket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,7 +116,7 @@ func (a *Assigner) rank(some []rankedBucket) {
 	}
 }
 
-// appendShares copies the shares of some buckets, except the buckets that all clients have left meanwhile.
+// appendShares copies the shares of some buckets, except those that all clients have left since.
 func (a *Assigner) appendShares(all []BucketShares, some []rankedBucket) []BucketShares {
 	a.mu.Lock()
 	defer a.mu.Unlock()

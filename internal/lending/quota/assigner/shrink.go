@@ -2,10 +2,10 @@ package assigner
 
 import "time"
 
-// shrink decides when enough memory has become free to give it back to the system. On its own Go does that minutes
-// later, because a service that is idle allocates too little to start a collection.
+// shrink decides when enough memory is free to return it to the system. Go would do that minutes later, because an idle
+// service allocates too little to trigger a collection.
 type shrink struct {
-	peak int // the most bytes since memory was given back
+	peak int // the most bytes since memory was last returned
 	last time.Time
 }
 
@@ -14,7 +14,7 @@ const (
 	shrinkEvery = 30 * time.Second
 )
 
-// due reports whether memory must be given back, now that kept bytes are in use.
+// due reports whether memory must be returned, when kept bytes are in use.
 func (s *shrink) due(now time.Time, kept int) bool {
 	s.peak = max(s.peak, kept)
 	if s.peak-kept < muchFree || kept > s.peak/2 || now.Sub(s.last) < shrinkEvery {

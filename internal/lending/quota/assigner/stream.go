@@ -10,18 +10,18 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// Usage is what a client reports of one bucket. The assigner keeps nothing of it.
+// Usage is a client's report on one bucket. The assigner does not keep it.
 type Usage struct {
 	ID      []descriptor.Entry // the pairs of the bucket's id, sorted by key
-	Elapsed time.Duration      // since its report before, as the client measured it
+	Elapsed time.Duration      // time since its previous report, as the client measured it
 	Allowed uint64
 	Denied  uint64
 }
 
-// Action is what a client must be told about a bucket.
+// Action is a message to a client about a bucket.
 type Action struct {
 	ID         []descriptor.Entry
-	Abandon    bool // the client must forget the bucket; else Assignment holds
+	Abandon    bool // the client must forget the bucket; otherwise Assignment applies
 	Assignment quota.Assignment
 }
 
@@ -29,21 +29,21 @@ type Action struct {
 type Stream struct {
 	a      *Assigner
 	client string
-	ready  chan struct{} // has a place
+	ready  chan struct{} // has a capacity of 1
 
 	// Guarded by the assigner's lock.
 	opened        time.Time
 	domain        string
 	subscriptions map[string]*subscription // by id
-	queue         []*subscription          // what the client must be told about
-	unkept        []Action                 // for buckets of which nothing is kept
-	sending       int                      // how many bytes of answers are being written
-	bytes         int                      // of its subscriptions, their buckets and its answers
-	writing       []written                // what Next returned last
+	queue         []*subscription          // actions to send
+	unkept        []Action                 // actions for buckets that are not kept
+	sending       int                      // bytes of actions being written
+	bytes         int                      // bytes of its subscriptions, their buckets and its actions
+	writing       []written                // result of the last Next
 	key           []byte                   // scratch
-	unknown       []int                    // scratch: usages of buckets to which the client is not subscribed
+	unknown       []int                    // scratch: indexes of usages of buckets without a subscription
 	swept         time.Time                // when it was last told to forget buckets without a rule
-	full          bool                     // its first message had several buckets: the client was connected before
+	full          bool                     // its first message had several buckets, so the client was connected before
 	closed        bool
 }
 
@@ -54,14 +54,14 @@ type written struct {
 }
 
 const (
-	// most and mostBytes bound the actions that Next returns, and so what a client that does not read can cost.
+	// most and mostBytes limit the actions that Next returns, and thus the cost of a client that does not read.
 	most, mostBytes = 500, 64 << 10
 
-	// reportedAtOnce is how many usages of a report are taken in before other streams have their turn.
+	// reportedAtOnce is the number of usages applied before other streams have their turn.
 	reportedAtOnce = 1000
 )
 
-// Open returns the stream of a client with that address.
+// Open returns a stream for the client with this address.
 func (a *Assigner) Open(client string) *Stream {
 	s := &Stream{a: a, client: client, ready: make(chan struct{}, 1), opened: time.Now(),
 		subscriptions: make(map[string]*subscription)}
@@ -71,8 +71,8 @@ func (a *Assigner) Open(client string) *Stream {
 	return s
 }
 
-// Report takes in what a client reports. The first report of a bucket subscribes to it. The first report
-// also sets the domain of the stream.
+// Report applies a client's report. The first report of a bucket subscribes to it. The first report of the stream sets
+// its domain.
 func (s *Stream) Report(now time.Time, domain string, all []Usage) {
 	sweep := false
 	if s.swept.IsZero() {
@@ -88,7 +88,7 @@ func (s *Stream) Report(now time.Time, domain string, all []Usage) {
 	}
 }
 
-// reportSome takes in a part of a message, so that other streams need not wait for a large one.
+// reportSome applies a part of a message, so that other streams need not wait for a large one.
 func (s *Stream) reportSome(now time.Time, domain string, some []Usage, full bool) {
 	a := s.a
 	a.mu.Lock()
@@ -118,13 +118,13 @@ func sum(all []Usage, of func(*Usage) uint64) (n float64) {
 	return n
 }
 
-// report takes in one usage, unless the client is not subscribed to its bucket.
+// report applies one usage, unless the client is not subscribed to its bucket.
 func (s *Stream) report(now time.Time, u *Usage) bool {
 	s.key = appendID(s.key[:0], u.ID)
 	sub := s.subscriptions[string(s.key)]
 	if sub != nil && sub.state != active {
 		if u.Allowed == 0 && u.Denied == 0 {
-			return true // it was on its way when the client was told to forget the bucket
+			return true // sent before the client was told to forget the bucket
 		}
 		s.drop(now, sub)
 		sub = nil
@@ -136,7 +136,7 @@ func (s *Stream) report(now time.Time, u *Usage) bool {
 	return true
 }
 
-// use counts what a client reports of a bucket to which it is subscribed.
+// use counts the requests of a bucket to which the client is subscribed.
 func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 	if sub.member == nil {
 		sub.allowed += min(u.Allowed, 1<<32)
@@ -157,7 +157,7 @@ func (s *Stream) use(now time.Time, sub *subscription, u *Usage) {
 	}
 }
 
-// subscribe adds a subscription, or returns nil if there is no room for it.
+// subscribe adds a subscription. It returns nil if there is no room for it.
 func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	a := s.a
 	if len(s.subscriptions) >= a.o.MaxPerStream {
@@ -202,7 +202,7 @@ func (s *Stream) subscribe(now time.Time, u *Usage) *subscription {
 	return sub
 }
 
-// appendID appends what tells ids apart.
+// appendID appends an encoding that is different for different ids.
 func appendID(b []byte, id []descriptor.Entry) []byte {
 	for _, e := range id {
 		b = append(b, 0)
@@ -223,7 +223,7 @@ func appendText(b []byte, s string) []byte {
 	return append(b, s...)
 }
 
-// makeRoom ends a subscription of the stream that has most, unless the one that asks has as many.
+// makeRoom ends a subscription of the stream with the most subscriptions, unless the stream that asks has as many.
 func (a *Assigner) makeRoom(now time.Time, has int) bool {
 	var largest *Stream
 	for s := range a.streams {
@@ -242,7 +242,7 @@ func (a *Assigner) makeRoom(now time.Time, has int) bool {
 	return false
 }
 
-// drop ends a subscription. What the client holds counts until it expires.
+// drop ends a subscription. The client's assignment counts until it expires.
 func (s *Stream) drop(now time.Time, sub *subscription) {
 	b := sub.bucket
 	delete(s.subscriptions, b.key[len(s.domain):])
@@ -273,12 +273,12 @@ func (s *Stream) drop(now time.Time, sub *subscription) {
 	sub.state = forgotten
 }
 
-// enqueue has a client told about a bucket.
+// enqueue queues the action of a subscription.
 func (s *Stream) enqueue(sub *subscription) {
 	if sub.queued || s.closed {
 		return
 	}
-	if len(s.queue) >= 2*len(s.subscriptions)+most { // ended ones wait with a client that does not read
+	if len(s.queue) >= 2*len(s.subscriptions)+most { // ended ones accumulate if a client does not read
 		s.queue = slices.DeleteFunc(s.queue, func(sub *subscription) bool { return sub.state == forgotten })
 	}
 	sub.queued = true
@@ -293,8 +293,7 @@ func (s *Stream) rouse() {
 	}
 }
 
-// Next waits until there is something to tell, and appends it to all: at most five hundred actions. Its error is the
-// error of ctx.
+// Next waits for actions, and appends at most 500 of them to all. Its error is that of ctx.
 func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 	for {
 		s.a.mu.Lock()
@@ -311,7 +310,7 @@ func (s *Stream) Next(ctx context.Context, all []Action) ([]Action, error) {
 	}
 }
 
-// take appends actions of the queue.
+// take appends actions from the queue.
 func (s *Stream) take(all []Action) []Action {
 	s.writing = s.writing[:0]
 	all, size := s.takeUnkept(all)
@@ -336,8 +335,8 @@ func (s *Stream) take(all []Action) []Action {
 	return all
 }
 
-// Sent says that what Next returned before has been written. The time to live of these assignments begins no later than
-// now.
+// Sent records that the result of the last Next has been written. The lifetime of these assignments starts now or
+// earlier.
 func (s *Stream) Sent(now time.Time) {
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
@@ -377,7 +376,7 @@ func (s *Stream) Close(now time.Time) {
 	if s.closed {
 		return
 	}
-	s.sent(now) // some of it may have been written
+	s.sent(now) // some of the actions may have been written
 	s.closed, s.queue, s.key = true, nil, nil
 	s.dropUnkept()
 	for _, sub := range s.subscriptions {

@@ -7,30 +7,29 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// Anybody can name buckets that no rule matches, in any number. So nothing is kept of them: each report is answered,
-// with an assignment that lasts until the reports after it. A rule that is added later applies with the client's next
-// report.
+// A client can name any number of buckets that no rule matches. So they are not kept: each report is answered with an
+// assignment that lasts for a few reports. If a rule is added later, it applies with the client's next report.
 
-// shortTTL is how long such an assignment lasts: three reports.
+// shortTTL is the lifetime of such an assignment: three reports.
 const shortTTL = 15 * time.Second
 
 const (
-	bytesOfBucket       = 300 // with its places in maps and lists
-	bytesOfEntry        = 64  // that a bucket keeps for an entry of its id besides the texts: twice a descriptor.Entry
+	bytesOfBucket       = 300 // including its places in maps and lists
+	bytesOfEntry        = 64  // kept for an entry of a bucket's id, without the texts: twice a descriptor.Entry
 	bytesOfPool         = 1150
 	bytesOfSubscription = 700
 	bytesOfAction       = 128
 
-	longKey = 600 // bytes of a counter's key, at most: longer ones are hashed
+	longKey = 600 // longest key of a counter, in bytes: longer keys are hashed
 )
 
-// bytes is what a bucket takes, without its pool.
+// bytes returns the size of a bucket, without its pool.
 func (b *bucket) bytes() int { return bytesOfBucket + len(b.key) + bytesOfEntry*len(b.id) }
 
-// bytes is what a pool takes.
+// bytes returns the size of a pool.
 func (p *pool) bytes() int { return bytesOfPool + len(p.key) }
 
-// bytes is what an action takes that is kept until it is sent.
+// bytes returns the size of an action that waits to be sent.
 func (a *Action) bytes() int {
 	n := bytesOfAction
 	for i := range a.ID {
@@ -39,9 +38,9 @@ func (a *Action) bytes() int {
 	return n
 }
 
-// hasRoom reports whether a stream may keep more bytes. A stream with few may have them as long as there are any; 1,000
-// such streams need a quarter of all. Others may have as much as is free of the rest, so one stream gets less than half
-// of all.
+// hasRoom reports whether a stream may use more bytes. A small stream may use any that are free; 1,000 small streams
+// need an eighth of all. Other streams may use as many as remain free after that, less a quarter of all, so a single
+// stream gets less than half.
 func (s *Stream) hasRoom(more int) bool {
 	most := s.a.o.MaxBytes
 	free := int(min(int64(most-s.a.bytes), s.a.o.Room.Free())) - more
@@ -52,23 +51,23 @@ func (s *Stream) hasRoom(more int) bool {
 	return false
 }
 
-// fewOfAll is which part of all bytes is few: about ten buckets.
+// fewOfAll is the part of all bytes that makes a stream small: about ten buckets.
 const fewOfAll = 8192
 
-// trim gives back scratch that a long id has made long.
+// trim frees the scratch buffer if a long id has enlarged it.
 func (s *Stream) trim() {
 	if cap(s.key) > 1024 {
 		s.key = nil
 	}
 }
 
-// keep counts bytes that are kept for a stream; fewer if they are negative.
+// keep adds to the bytes of a stream; a negative number subtracts.
 func (s *Stream) keep(bytes int) {
 	s.bytes += bytes
 	s.a.keep(bytes)
 }
 
-// entriesOf returns the n entries of an id that appendID has written, as parts of it.
+// entriesOf decodes the n entries of an id that appendID has encoded. Their strings are parts of id.
 func entriesOf(id string, n int) []descriptor.Entry {
 	all := make([]descriptor.Entry, n)
 	text := func() (t string) {
@@ -90,14 +89,14 @@ func entriesOf(id string, n int) []descriptor.Entry {
 	return all
 }
 
-// reportNew takes in the usages of s.unknown: it subscribes to buckets that a rule matches, and answers the others.
-// Matching takes time where rules have expressions, so no other stream waits for it.
+// reportNew applies the usages of s.unknown: it subscribes to buckets that a rule matches, and answers the others.
+// Matching takes time if rules have expressions, so it runs without the lock.
 func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep bool) {
 	if len(s.unknown) == 0 {
 		return
 	}
 	a := s.a
-	kinds := make([]quota.Kind, len(s.unknown)) // None: the bucket is kept
+	kinds := make([]quota.Kind, len(s.unknown)) // None if the bucket is kept
 	if tree := a.o.Limiter.Tree(); tree != nil {
 		d := tree.Domain(domain)
 		var ordered []descriptor.Entry
@@ -119,7 +118,7 @@ func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep boo
 			s.answer(u.ID, kinds[i], sweep && u.Allowed == 0 && u.Denied == 0)
 			continue
 		}
-		if s.report(now, u) { // the report has the bucket twice
+		if s.report(now, u) { // the bucket is twice in the report
 			continue
 		}
 		sub := s.subscribe(now, u)
@@ -139,7 +138,7 @@ func (s *Stream) reportNew(now time.Time, domain string, some []Usage, sweep boo
 }
 
 // withoutKeeping returns the assignment of a bucket that is not kept, because no rule matches it or its id is too long.
-// None: the bucket is kept.
+// It returns None if the bucket is kept.
 func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Entry) quota.Kind {
 	var rule *descriptor.Rule
 	if d != nil {
@@ -157,13 +156,13 @@ func (a *Assigner) withoutKeeping(d *descriptor.Domain, ordered []descriptor.Ent
 		return quota.None
 	case rule.Unlimited || rule.Shadow:
 		return quota.AllowAll
-	default: // padding must not be a way around a limit
+	default: // padding must not bypass a limit
 		a.metrics.rejected.WithLabelValues("id").Inc()
 		return quota.DenyAll
 	}
 }
 
-// unmatched is what a bucket gets that no rule matches.
+// unmatched returns the assignment of a bucket that no rule matches.
 func unmatched(d *descriptor.Domain) quota.Kind {
 	if d.DefaultDenies() {
 		return quota.DenyAll
@@ -171,23 +170,23 @@ func unmatched(d *descriptor.Domain) quota.Kind {
 	return quota.AllowAll
 }
 
-// answer tells a client what it gets for a bucket that is not kept, or that it must forget the bucket.
+// answer queues an assignment for a bucket that is not kept, or tells the client to forget it.
 func (s *Stream) answer(id []descriptor.Entry, kind quota.Kind, abandon bool) {
 	act := Action{ID: id, Abandon: abandon}
 	if !abandon {
 		act.Assignment = quota.Assignment{Kind: kind, TTL: shortTTL}
 	}
 	if s.closed || !s.hasRoom(act.bytes()) {
-		return // the client reports again
+		return // the client will report again
 	}
 	s.key = appendID(s.key[:0], id)
-	act.ID = entriesOf(string(s.key), len(id)) // the report is reused
+	act.ID = entriesOf(string(s.key), len(id)) // the caller reuses id
 	s.unkept = append(s.unkept, act)
 	s.keep(act.bytes())
 	s.rouse()
 }
 
-// takeUnkept appends answers to all, and returns of how many bytes.
+// takeUnkept appends such actions to all, and returns their bytes.
 func (s *Stream) takeUnkept(all []Action) (_ []Action, size int) {
 	n := 0
 	for n < len(s.unkept) && len(all) < most && size < mostBytes {
@@ -200,11 +199,11 @@ func (s *Stream) takeUnkept(all []Action) (_ []Action, size int) {
 	if s.unkept = s.unkept[n:]; len(s.unkept) == 0 {
 		s.unkept = nil
 	}
-	s.sending += size // it counts until it is written
+	s.sending += size // counts until it is written
 	return all, size
 }
 
-// dropUnkept forgets the answers that were not sent.
+// dropUnkept drops the actions that were not sent.
 func (s *Stream) dropUnkept() {
 	for i := range s.unkept {
 		s.keep(-s.unkept[i].bytes())
@@ -212,7 +211,7 @@ func (s *Stream) dropUnkept() {
 	s.unkept = nil
 }
 
-// release forgets a bucket that no rule matches any more.
+// release forgets a bucket that no rule matches any longer.
 func (a *Assigner) release(now time.Time, b *bucket, d *descriptor.Domain) {
 	for n := len(b.subscriptions); n > 0; n = len(b.subscriptions) {
 		sub := b.subscriptions[n-1]

@@ -1,5 +1,5 @@
-// Package envoymodel is a client of the rate limit quota service that does with assignments what Envoy 1.40 was seen to
-// do. It is for tests, which let it live in virtual time.
+// Package envoymodel is a client of the rate limit quota service that treats assignments as Envoy 1.40 does. Tests run
+// it in virtual time.
 package envoymodel
 
 import (
@@ -17,17 +17,16 @@ type Client struct {
 	Held    quota.Assignment
 	expires time.Time
 	content float64
-	carry   float64 // parts of a request
+	carry   float64 // fractions of a request
 
-	Allowed, Denied uint64 // since Report
+	Allowed, Denied uint64 // requests since the last report
 
-	Passed  float64 // with an assignment, since the beginning
-	Outside float64 // without one
+	Passed  float64 // requests passed with an assignment, in total
+	Outside float64 // requests passed without one, in total
 	Wanted  float64
 }
 
-// Receive replaces the assignment: a token bucket after anything else starts full, after another one it keeps the
-// ratio.
+// Receive replaces the assignment. A token bucket starts full, except after another one: then it keeps the ratio.
 func (c *Client) Receive(now time.Time, a quota.Assignment) {
 	expired := !c.expires.After(now)
 	switch {
@@ -78,7 +77,7 @@ func (c *Client) Step(now time.Time, dt time.Duration) {
 	c.Denied += uint64(arrived - pass)
 }
 
-// Report returns what happened since the last call.
+// Report returns the requests since the last call.
 func (c *Client) Report() (allowed, denied uint64) {
 	allowed, denied = c.Allowed, c.Denied
 	c.Allowed, c.Denied = 0, 0

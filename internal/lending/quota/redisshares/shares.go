@@ -18,8 +18,8 @@ import (
 // Options are the settings of Shares.
 type Options struct {
 	Client  goredis.UniversalClient // required
-	Prefix  string                  // of every key
-	Process string                  // the name of this replica among the replicas that share limits; not empty
+	Prefix  string                  // prefix of every key
+	Process string                  // name of this replica among the replicas that share limits; not empty
 }
 
 // Shares divides limits among replicas.
@@ -29,14 +29,15 @@ type Shares struct{ o Options }
 func New(o Options) *Shares { return &Shares{o} }
 
 const (
-	// ttl is how long a share lasts: longer than an assignment of a client, because clients keep what they have when a
-	// replica dies.
+	// ttl is the life of a share. It is longer than an assignment of a client, because clients keep their assignments when
+	// a replica dies.
 	ttl = 45 * time.Second
 
-	// ended is how long the share of a replica lasts that has ended: until everything has expired at its clients.
+	// ended is how long the share of a replica lasts after the replica stopped: until everything has expired at its
+	// clients.
 	ended = quota.TTL + 2*time.Second
 
-	// atOnce is how many questions are sent together.
+	// atOnce is the number of questions in a pipeline.
 	atOnce = 200
 )
 
@@ -57,7 +58,7 @@ func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, er
 	)
 	for i := 0; i < len(asks); i += atOnce {
 		n := min(i+atOnce, len(asks))
-		wait.Go(func() { // concurrently: a node that does not answer delays only its own limits
+		wait.Go(func() { // concurrently, so that a node that does not answer delays only its own limits
 			missing, err := s.renew(ctx, asks[i:n], shares[i:n])
 			mu.Lock()
 			defer mu.Unlock()
@@ -72,17 +73,17 @@ func (s *Shares) Renew(ctx context.Context, asks []quota.Ask) ([]quota.Share, er
 	return shares, nil
 }
 
-// renew fills in the shares that are answered. It returns how many are not, and the first reason.
+// renew sets the answered shares. It returns how many are not answered, and the first error.
 func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Share) (missing int, first error) {
 	pipe := s.o.Client.Pipeline()
 	answers := make([]*goredis.Cmd, len(asks))
 	for i := range asks {
 		answers[i] = renew.EvalSha(ctx, pipe, []string{s.o.Prefix + asks[i].Key}, s.question(&asks[i]))
 	}
-	_, _ = pipe.Exec(ctx) // each answer has its error
+	_, _ = pipe.Exec(ctx) // each answer has its own error
 	for i, a := range answers {
 		answer, err := a.Slice()
-		// a node that has just started; the others of a cluster may know the script
+		// a node that has just started does not have the script; the others of a cluster may have it
 		if goredis.HasErrorPrefix(err, "NOSCRIPT") {
 			answer, err = renew.Run(ctx, s.o.Client, []string{s.o.Prefix + asks[i].Key}, s.question(&asks[i])).Slice()
 		}
@@ -97,7 +98,7 @@ func (s *Shares) renew(ctx context.Context, asks []quota.Ask, shares []quota.Sha
 	return missing, first
 }
 
-// question is an ask for the script. Numbers that are not finite make an empty text, which the script denies.
+// question encodes an ask for the script. Numbers that are not finite produce an empty text, which the script rejects.
 func (s *Shares) question(a *quota.Ask) []byte {
 	lasts := ttl
 	if a.Ends {
@@ -111,7 +112,7 @@ func (s *Shares) question(a *quota.Ask) []byte {
 	return text
 }
 
-// shareOf reads the answer of the script.
+// shareOf decodes the answer of the script.
 func shareOf(answer []any) (quota.Share, error) {
 	const numbers = 7
 	if len(answer) != numbers+2 {
