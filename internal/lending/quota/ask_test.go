@@ -32,8 +32,8 @@ func TestNumbersAscend(t *testing.T) {
 	}
 }
 
-// Only a process that has had a share says that it holds one, and how much may be saved at the beginning matters only
-// before that.
+// Only a replica that has had a share reports that it holds one. The saved tokens of a new limit matter only before
+// that.
 func TestAsksForABeginning(t *testing.T) {
 	for _, c := range []struct{ remaining, want float64 }{{-5, 0}, {30, 30}, {500, 100}} {
 		k := kit{t, NewSharedBucket(start, hundred)}
@@ -49,7 +49,7 @@ func TestAsksForABeginning(t *testing.T) {
 	}
 }
 
-// A process that has more tokens than its fair part returns what it has saved of them.
+// A replica with more tokens than its fair part returns the saved ones among them.
 func TestReturnsWhatIsAboveTheFairPart(t *testing.T) {
 	for _, c := range []struct{ fair, returned, held float64 }{{150, 0, 60}, {100, 0, 60}, {70, 30, 30}, {20, 60, 0}} {
 		k := kit{t, NewSharedBucket(start, hundred)}
@@ -62,7 +62,7 @@ func TestReturnsWhatIsAboveTheFairPart(t *testing.T) {
 	}
 }
 
-// What a process cannot give back is what its clients may still use.
+// The part that a replica cannot return is the part that its clients may still use.
 func TestHoldsWhatClientsMayUse(t *testing.T) {
 	k := newSharedKit(t, 44)
 	k.b.Join(start)
@@ -112,7 +112,7 @@ func TestAsksForClaims(t *testing.T) {
 	k.is("the claim of a client that was seen to use nothing", k.b.Ask(start, "k").ClaimRate, 1.0/(365*24*3600))
 }
 
-// A client waits 14 s for what it claims, or until it has nine tenths of it.
+// A client waits 14 s for its claim, or until it has nine tenths of it.
 func TestAClaimEnds(t *testing.T) {
 	claim := func() (kit, *Subscriber) {
 		k := kit{t, NewSharedBucket(start, hundred)}
@@ -144,7 +144,7 @@ func TestAClaimEnds(t *testing.T) {
 	k.true("a claim of the same moment as the question is answered by it", !k.b.Claims(after(3)))
 }
 
-// What is granted is divided in proportion to what clients still claim, and counts as held until it expires at the
+// A granted part is divided in proportion to the open claims of clients, and counts as held until it expires at the
 // clients.
 func TestGrants(t *testing.T) {
 	k := kit{t, NewSharedBucket(start, hundred)}
@@ -172,7 +172,8 @@ func TestGrants(t *testing.T) {
 	k.is("what is held when the second has expired", k.b.Ask(after(32), "k").HeldRate, 0)
 }
 
-// What is granted when nobody waits any more is lost until it can have expired: the clients are elsewhere and hold it.
+// A grant for which nobody waits any longer is lost until it has certainly expired: the clients are elsewhere and hold
+// it.
 func TestAGrantForNobodyIsLost(t *testing.T) {
 	k := kit{t, NewSharedBucket(start, hundred)}
 	k.b.Join(start)
@@ -185,7 +186,7 @@ func TestAGrantForNobodyIsLost(t *testing.T) {
 	k.is("tokens after 31s", a.HeldBurst, 0)
 }
 
-// A low rate says little about what the client held, and a tenth is never certain.
+// A low rate tells little about the client's assignment, and a tenth is never certain.
 func TestUncertainty(t *testing.T) {
 	for _, c := range []struct{ rate, want float64 }{{0, 1}, {0.6, 0.5}, {3, 0.25}, {19.8, 0.1}, {1000, 0.1}} {
 		if got := uncertainty(c.rate); !near(got, c.want) {
@@ -219,13 +220,13 @@ func TestTheUncertainPartIsHandedOutLater(t *testing.T) {
 	k.is("what may be handed out after a second grant", k.b.certainRate(), 60-0.285*0.25-95*0.1)
 }
 
-// A process whose question had no answer keeps only what it said it holds.
+// A replica whose question had no answer keeps only the part that it reported as held.
 func TestUnanswered(t *testing.T) {
 	k := newSharedKit(t, 0)
 	k.b.lost = append(k.b.lost, loss{rate: 20, burst: 10, expires: after(30)})
 	k.b.sum()
 	k.b.Ask(after(0.5), "k") // 15 are saved
-	k.b.Unanswered(after(1)) // 15 more, which the store does not know of
+	k.b.Unanswered(after(1)) // saves 15 more, unknown to the store
 	if s := k.b.Share(); s.Rate != 20 || s.Burst != 25 {
 		t.Errorf("a process that held 20 per second and 25 tokens keeps %+v", s)
 	}
@@ -252,7 +253,7 @@ func TestUnanswered(t *testing.T) {
 	k.out(0, 0, 5)
 }
 
-// A process that ends keeps only what its clients hold: it returns all that it saved, and asks for nothing.
+// A replica that stops keeps only the part that its clients hold: it returns all saved tokens, and asks for nothing.
 func TestEnd(t *testing.T) {
 	k := newSharedKit(t, 30)
 	k.b.lost = append(k.b.lost, loss{rate: 20, burst: 10, expires: after(30)})

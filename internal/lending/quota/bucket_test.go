@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A bucket begins with what is saved, at most its burst.
+// A bucket starts with the given saved tokens, at most its burst.
 func TestBeginsWithSavedTokens(t *testing.T) {
 	for _, c := range []struct{ saved, want float64 }{{-5, 0}, {50, 50}, {500, 100}} {
 		k := newKit(t, hundred, c.saved)
@@ -19,8 +19,7 @@ func TestBeginsWithSavedTokens(t *testing.T) {
 	k.out(0, 0, 0)
 }
 
-// A new rate applies from now on: what was saved before stays, up to the new burst. Envoy ignores a change of the
-// interval.
+// A new rate applies from now on. Saved tokens stay, up to the new burst. Envoy ignores a change of the interval.
 func TestSetRate(t *testing.T) {
 	for _, c := range []struct{ rate, burst, saved float64 }{{50, 20, 20}, {1000, 1000, 30}} {
 		k := newKit(t, hundred, 10)
@@ -55,7 +54,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// Tokens that come with a share are added to what was saved until then, up to the new burst.
+// Tokens that come with a share are added to the saved ones, up to the new burst.
 func TestSetShare(t *testing.T) {
 	for _, c := range []struct{ burst, saved float64 }{{50, 18}, {12, 12}} {
 		k := newSharedKit(t, 10)
@@ -67,7 +66,7 @@ func TestSetShare(t *testing.T) {
 	}
 }
 
-// All subscribers get a fixed assignment, until the rate is divided again. Of none, they keep what they hold.
+// All subscribers get a fixed assignment, until the rate is divided again. With None, they keep their assignments.
 func TestFix(t *testing.T) {
 	k := newKit(t, hundred, 100)
 	x, y := k.b.Join(start), k.b.Join(start)
@@ -181,7 +180,8 @@ func TestRenewal(t *testing.T) {
 	k.true("one that has not been written is not to be renewed", k.b.Renewal().IsZero())
 }
 
-// What a subscriber held when it left is lost until it has certainly expired at the client: a second after its time.
+// The assignment of a subscriber that left is lost until it has certainly expired at the client: a second after its
+// TTL.
 func TestLeave(t *testing.T) {
 	k := newKit(t, hundred, 100)
 	s := k.b.Join(start)
@@ -194,7 +194,7 @@ func TestLeave(t *testing.T) {
 	k.b.settle(after(31))
 	k.out(0, 0, 12)
 
-	k = newKit(t, hundred, 100) // it leaves before the assignment was written, which may arrive all the same
+	k = newKit(t, hundred, 100) // the assignment was not recorded as written, but may still arrive
 	s = k.b.Join(start)
 	k.b.Plan(start)
 	k.b.Leave(after(1), s)
@@ -214,7 +214,7 @@ func TestLeave(t *testing.T) {
 	k.b.settle(after(31))
 	k.out(0, 0, 12)
 
-	k = newKit(t, hundred, 0) // what has expired is not lost. Until now the rate that it held was not saved
+	k = newKit(t, hundred, 0) // an expired assignment is not lost; until now its rate was not saved
 	s = k.b.Join(start)
 	k.plan(0.2)
 	k.b.Leave(after(40), s)
@@ -236,7 +236,7 @@ func TestLeaveWithNothing(t *testing.T) {
 	k.true("a bucket that a lost client holds a rate of is not like a new one", !k.b.Full(after(1)))
 }
 
-// A subscriber that must forget the bucket returns what it held at once.
+// A subscriber that must forget the bucket returns its rate and tokens immediately.
 func TestForget(t *testing.T) {
 	k := newKit(t, hundred, 88)
 	x := k.b.Join(start)
@@ -251,8 +251,8 @@ func TestForget(t *testing.T) {
 	k.true("no subscriber is left", len(k.b.Subscribers()) == 0)
 }
 
-// A client that comes back gets what the smallest lost client held, if it is worth a token and has not expired. It
-// keeps that until it expires, and its bucket costs no tokens that it has already.
+// A client that returns gets the assignment of the smallest lost client, if that includes a token and has not expired.
+// It keeps the assignment until it expires, and its bucket costs no tokens that the client already has.
 func TestReturn(t *testing.T) {
 	back := func(losses ...loss) (kit, *Subscriber, bool) {
 		k := newKit(t, hundred, 10)
@@ -293,7 +293,7 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-// Tokens are saved at the rate that no client may use, and never more than leaves room for what clients may have.
+// Tokens are saved at the rate that no client may use, up to the burst less the tokens that clients may have.
 func TestSaves(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	for _, c := range []struct{ seconds, rate, burst, saved float64 }{
@@ -325,7 +325,7 @@ func TestSavesNoMoreThanTheShare(t *testing.T) {
 	k.out(98, 18, 2)
 }
 
-// Until a plan looks, what has expired still counts: the client's clock and this one may differ.
+// Until the next plan, expired assignments still count: the client's clock and this one may differ.
 func TestExpiryCountsFromThePlan(t *testing.T) {
 	k := newKit(t, hundred, 88)
 	s := k.b.Join(start)

@@ -107,7 +107,7 @@ func (w *world) befall(e *envoy, what int) *envoy {
 	}
 }
 
-// bury forgets clients that are gone and whose assignments have expired. What they passed still counts.
+// bury forgets clients that are gone and whose assignments have expired. Their passed requests still count.
 func (w *world) bury() {
 	for len(w.gone) > 0 && w.now.Sub(w.gone[0].left) > 2*quota.TTL {
 		w.buried += w.gone[0].Passed

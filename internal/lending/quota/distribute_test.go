@@ -104,7 +104,7 @@ func TestLacks(t *testing.T) {
 		{10, 10, 50, 106, 29, true, false},
 		{10, 10, 50, 105, 30, false, true},
 		{10, 10, 9, 200, 31, false, true},
-		{10.3, 10, 10, 200, 31, false, true}, // it uses what it has
+		{10.3, 10, 10, 200, 31, false, true}, // it uses all of its rate
 		{10.2, 10, 10, 200, 31, true, true},
 		{0, 0, 0, 1, 1, true, true}, // it has nothing
 	} {
@@ -196,8 +196,8 @@ func TestLowersToTheShare(t *testing.T) {
 	}
 }
 
-// A client is raised to its part as far as rate and saved tokens are free, and if that is worth a message: 5 % more of
-// one of them. An eighth of the burst is kept for newcomers. What it has already it keeps.
+// A client is raised towards its part as far as rate and saved tokens are free, if that is worth a message: at least 5%
+// more of either. An eighth of the burst is withheld for newcomers. The client keeps its present rate and tokens.
 func TestRaises(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -286,8 +286,8 @@ func TestOneStillWaits(t *testing.T) {
 	k.true("the bucket waits for a token", k.b.NeedsPlan())
 }
 
-// A newcomer among others gets at most half of what is saved, so that the next newcomer has some; but one token, if
-// there is one.
+// A newcomer among others gets at most half of the saved tokens, so that some remain for the next one, but always one
+// token if there is one.
 func TestNewcomersLeaveHalf(t *testing.T) {
 	k := newKit(t, hundred, 40)
 	x, y := k.b.Join(start), k.b.Join(start)
@@ -307,7 +307,7 @@ func TestNewcomersLeaveHalf(t *testing.T) {
 	k = newKit(t, hundred, 40)
 	x, y = k.client(0, 0, 10), k.client(0, 0, 10)
 	k.plan(0)
-	k.holds(x, 49, 40) // it is no newcomer: its demand is known
+	k.holds(x, 49, 40) // not a newcomer: its demand is known
 	k.holds(y, 0, 0)
 	k = newKit(t, hundred, 40)
 	x, _ = k.b.Join(start), k.b.Join(start)
@@ -317,7 +317,7 @@ func TestNewcomersLeaveHalf(t *testing.T) {
 	k.is("what is saved", k.b.saved, 40-20-10)
 }
 
-// The tokens that a client brings along cost nothing.
+// Tokens that a client already has cost nothing.
 func TestTokensThatAClientBrings(t *testing.T) {
 	for _, c := range []struct{ brings, saved, tokens, left float64 }{{30, 70, 88, 12}, {30, 20, 50, 0}, {95, 5, 88, 5}, {0.5, 1, 1, 0.5}} {
 		k := newKit(t, hundred, 0)
@@ -384,7 +384,7 @@ func TestWaitsForWhatItClaims(t *testing.T) {
 	k.holds(s, 0, 0)
 }
 
-// A client that claims what is not there takes nothing from the others.
+// A client whose claim exceeds the free rate takes nothing from the others.
 func TestOthersKeepTheirRateWhileOneClaims(t *testing.T) {
 	k := newSharedKit(t, 0)
 	x := k.client(49, 40, 100)
@@ -503,8 +503,8 @@ func TestNotItsTurn(t *testing.T) {
 	k.holds(y, 80, 1)
 }
 
-// What clients may use in the worst case is the sum over them at any time, and no token appears that was not saved:
-// what clients may have and what is saved grows only by the rate that nobody may use.
+// In the worst case, clients use the sum of their assignments at any time. No token appears that was not saved: the
+// tokens that clients may have plus the saved ones grow only at the rate that nobody may use.
 func TestNoTokenAppears(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -548,7 +548,7 @@ func TestNoTokenAppears(t *testing.T) {
 				}
 			}
 			rate, burst := k.b.out()
-			// What a report says may return tokens that were paid for: see TestLostTokens.
+			// A report may return tokens that were paid for: see TestLostTokens.
 			if what != 3 && what != 4 && burst+k.b.saved > budget+1e-6*(1+budget) {
 				t.Fatalf("seed %d, step %d (%d): there may be %g tokens, and clients have %g and %g are saved", seed, step, what, budget, burst, k.b.saved)
 			}
@@ -566,8 +566,8 @@ func TestNoTokenAppears(t *testing.T) {
 	}
 }
 
-// A token bucket that began with one token, because none was saved then, soon gets more of what is saved: it loses much
-// of its rate. The reserve of a long window would take minutes to save.
+// A token bucket that started with one token, because none was saved then, soon gets more of the saved tokens: it loses
+// much of its rate. The reserve of a long window would take minutes to save.
 func TestSmallBucketGrowsBeforeTheReserveIsSaved(t *testing.T) {
 	k := newKit(t, Rate{PerSecond: 100, Burst: 6_000, Interval: 10 * time.Second}, 1)
 	a, b := k.b.Join(start), k.b.Join(start)

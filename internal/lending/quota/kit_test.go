@@ -15,7 +15,7 @@ func after(seconds float64) time.Time {
 // hundred is a limit of 100 a second. It is divided in steps of a tenth of a request a second.
 var hundred = Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 
-// kit is a bucket whose messages arrive at once.
+// kit is a bucket whose messages arrive immediately.
 type kit struct {
 	*testing.T
 	b *Bucket
@@ -49,8 +49,7 @@ func (k kit) plan(seconds float64) int {
 	return len(told)
 }
 
-// holds checks what a subscriber was told to let pass per second and at once. Both are 0 for a subscriber that lets
-// nothing pass.
+// holds checks the rate and the burst of a subscriber's assignment. Both are 0 for a subscriber that denies everything.
 func (k kit) holds(s *Subscriber, rate float64, tokens uint32) {
 	k.Helper()
 	if h := s.Held; h.Kind == None || !near(h.Rate(), rate) || h.MaxTokens != tokens || h.TTL != 30*time.Second {
@@ -58,7 +57,7 @@ func (k kit) holds(s *Subscriber, rate float64, tokens uint32) {
 	}
 }
 
-// out checks what clients may use in the worst case, and what is saved.
+// out checks the rate and tokens that clients may use in the worst case, and the saved tokens.
 func (k kit) out(rate, burst, saved float64) {
 	k.Helper()
 	if r, n := k.b.out(); !near(r, rate) || !near(n, burst) || !near(k.b.saved, saved) {

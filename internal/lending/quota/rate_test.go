@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// What a token bucket expresses of limits of each algorithm.
+// The rate and burst of limits of each algorithm.
 func TestRateOf(t *testing.T) {
 	window := func(n uint32, u descriptor.Unit) descriptor.Window { return descriptor.Window{Unit: u, Multiplier: n} }
 	for _, c := range []struct {

@@ -54,7 +54,7 @@ type world struct {
 	planned time.Time
 
 	tick     time.Duration
-	delay    time.Duration // the longest of a message: half of what the bucket allows a round trip
+	delay    time.Duration // longest delay of a message: half of a round trip in the bucket's model
 	buried   float64       // requests that clients passed which are forgotten
 	messages int
 }
@@ -79,8 +79,8 @@ func (w *world) leave(e *envoy) {
 	w.gone = append(w.gone, e)
 }
 
-// reconnect breaks the stream of a client, which comes back at once with the assignment that it holds. It returns the
-// client as it is after that.
+// reconnect breaks the stream of a client, which returns immediately with its assignment. It returns the new state of
+// the client.
 func (w *world) reconnect(e *envoy) *envoy {
 	w.leave(e)
 	w.gone = w.gone[:len(w.gone)-1]
@@ -145,7 +145,7 @@ type bound struct {
 	seen  float64
 	worst float64
 
-	rate, tokens float64 // the most that clients held at once
+	rate, tokens float64 // the most that clients held at the same time
 }
 
 func (c *bound) check(w *world) {
@@ -195,7 +195,7 @@ func TestNeverMoreThanTheBound(t *testing.T) {
 					switch r.IntN(5) {
 					case 0:
 						w.leave(e)
-					case 1: // its stream breaks, and it comes back with what it holds
+					case 1: // its stream breaks, and it returns with its assignment
 						w.reconnect(e)
 					case 2:
 						e.hung = !e.hung
@@ -217,7 +217,7 @@ func TestNeverMoreThanTheBound(t *testing.T) {
 	}
 }
 
-// TestFairAndUsed has clients of different demand, one after the other, and looks what they get.
+// TestFairAndUsed runs clients of different demand, one after the other, and compares their rates.
 func TestFairAndUsed(t *testing.T) {
 	for _, l := range []quota.Rate{{PerSecond: 100, Burst: 100}, {PerSecond: 10, Burst: 600}, {PerSecond: 1.0 / 6, Burst: 10}, {PerSecond: 1000, Burst: 1000}, {PerSecond: 5, Burst: 5}} {
 		for _, demands := range [][]float64{{2}, {0.5, 0.5}, {1, 1}, {2, 2, 2}, {0.1, 0.1, 2}, {0.02, 0.5, 3, 3}} {
@@ -259,7 +259,7 @@ func TestFairAndUsed(t *testing.T) {
 					}
 				}
 				part := 0.95
-				if l.Burst < 5*float64(len(all)) { // a bucket of few tokens loses what fills it while no request comes
+				if l.Burst < 5*float64(len(all)) { // a bucket of few tokens loses refill while no request arrives
 					part = 0.85
 				}
 				if most := min(l.PerSecond, wanted); sum < part*most-2/span.Seconds() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// told is a subscriber that has just joined and was told to let 10 requests pass per second and 20 at once.
+// told is a subscriber that has just joined and was assigned 10 requests per second with a burst of 20.
 func told() *Subscriber {
 	s := NewBucket(start, hundred, 100).Join(start)
 	s.tell(Assignment{Kind: Tokens, TTL: 30 * time.Second, Fill: 100, Interval: 10 * time.Second, MaxTokens: 20})
@@ -155,13 +155,13 @@ func TestConfirm(t *testing.T) {
 	s.tell(tokensOf(1, 10))
 	s.report(after(60), 0, 0)
 	largest("while the last was not written", 2, 10)
-	s.tell(tokensOf(2, 10)) // what is raised again is no larger than before
+	s.tell(tokensOf(2, 10)) // the new assignment is no larger than the previous one
 	largest("with a larger one that was not written", 2, 10)
 	s.tell(tokensOf(7, 30))
 	largest("with the largest one", 7, 30)
 }
 
-// Only what a client may still use more of has to be confirmed as replaced.
+// Only an assignment of which a client may still use more must be confirmed as replaced.
 func TestARaiseNeedsNoConfirmation(t *testing.T) {
 	s := told()
 	s.tell(tokensOf(10, 25))
@@ -180,7 +180,7 @@ func TestARaiseNeedsNoConfirmation(t *testing.T) {
 	}
 }
 
-// What a client held expires a second after its time; one that was not written yet does not.
+// An assignment expires at the client a second after its TTL; one that was not written yet does not.
 func TestSettle(t *testing.T) {
 	s := told()
 	s.settle(after(31).Add(-1))
@@ -212,8 +212,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// A client has certainly lost tokens if its bucket became smaller while it had them: in proportion, less what it let
-// pass since.
+// A client has certainly lost tokens if its bucket became smaller while it had them: in proportion, less the requests
+// that passed since.
 func TestLostTokens(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -272,7 +272,7 @@ func TestFewestTokens(t *testing.T) {
 	}
 }
 
-// The most that a client can have passed since its last report: what it had, and what its rate brings in a second more
+// The most requests that a client can have passed since its last report: its tokens, and the refill of one second more
 // than has passed.
 func TestMost(t *testing.T) {
 	s := told()
@@ -284,11 +284,11 @@ func TestMost(t *testing.T) {
 	}
 	most(0, 20+10)
 	most(2, 20+30)
-	s.report(after(2), 35, 0) // it had at most 20 and what one second brings
+	s.report(after(2), 35, 0) // it had at most 20 and the refill of one second
 	most(2, 0+10)
 	most(4, 0+30)
-	s.report(after(4), 5, 0) // of at most 30
-	most(4, 20+10)           // 25 and a second's, but no more than fit
+	s.report(after(4), 5, 0) // 5 of at most 30
+	most(4, 20+10)           // 25 and the refill of a second, limited by the bucket
 	s.report(after(4), 12, 0)
 	most(4, 18+10)
 	s.report(after(4), 10, 0)

@@ -81,7 +81,7 @@ type Assigner struct {
 
 	mu            sync.Mutex
 	streams       map[*Stream]struct{}
-	buckets       map[string]*bucket // by domain and id
+	buckets       map[string]*bucket // keyed by domain and id
 	pools         map[string]*pool
 	due           queue
 	unresolved    []*bucket // buckets whose limits are to be found
@@ -294,7 +294,7 @@ func (a *Assigner) takeDue(now time.Time) (some []*pool) {
 			break
 		}
 		p := a.due.pools[0]
-		a.due.set(p, now.Add(longest)) // until it is planned
+		a.due.set(p, now.Add(longest)) // postponed until it is planned
 		some = append(some, p)
 	}
 	return some

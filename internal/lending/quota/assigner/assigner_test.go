@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// What clients pass, and what their reports charge, is the limit: for each algorithm and several windows.
+// The requests that clients pass, and the hits that their reports charge, add up to the limit: for each algorithm and
+// several windows.
 func TestClientsShareALimit(t *testing.T) {
 	algorithms := map[string]func(*descriptor.Limit){
 		"fixed window":   func(*descriptor.Limit) {},
@@ -62,7 +63,7 @@ func TestClientsShareALimit(t *testing.T) {
 	}
 }
 
-// The answers that do not depend on what others do.
+// Assignments that do not depend on other clients.
 func TestFixedAnswers(t *testing.T) {
 	shadow := descriptor.NodeSpec{Key: "shadow", Rule: &descriptor.Rule{RuleSettings: descriptor.RuleSettings{Shadow: true}, Limits: []descriptor.Limit{limitOf(1, descriptor.Hour)}}}
 	unlimited := descriptor.NodeSpec{Key: "unlimited", Rule: &descriptor.Rule{Unlimited: true}}
@@ -95,7 +96,7 @@ func TestFixedAnswers(t *testing.T) {
 	})
 }
 
-// A client whose stream breaks comes back with what it holds, and keeps its part of the limit.
+// A client whose stream breaks returns with its assignment, and keeps its part of the limit.
 func TestReconnect(t *testing.T) {
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {
 		a, b := w.join(100, pair("k", "a")), w.join(100, pair("k", "a"))
@@ -224,7 +225,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// Callers of ShouldRateLimit and clients with assignments share a limit.
+// ShouldRateLimit and clients with assignments share a limit.
 func TestBothProtocolsShareALimit(t *testing.T) {
 	for name, unit := range map[string]descriptor.Unit{"second": descriptor.Second, "minute": descriptor.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +269,7 @@ func held(s *assigner.Stream) (n int) {
 	}
 }
 
-// An override of one customer applies to what its clients hold.
+// An override of a customer applies to the assignments of its clients.
 func TestOverrides(t *testing.T) {
 	n := node("k", limitOf(10, descriptor.Second))
 	n.Rule.OverrideMax = descriptor.OverrideUnbounded
@@ -277,7 +278,7 @@ func TestOverrides(t *testing.T) {
 		for _, x := range []struct {
 			numbers override.Numbers
 			kind    quota.Kind
-			passed  float64 // in ten seconds
+			passed  float64 // passed requests in ten seconds
 		}{
 			{override.Numbers{}, quota.Tokens, 100},
 			{override.Numbers{Kind: override.Replace, Requests: 50}, quota.Tokens, 500},

@@ -44,9 +44,9 @@ func TestManyBucketsOfOneLimit(t *testing.T) {
 	})
 }
 
-// One stream with 20,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and what a bucket takes
-// is logged. The default bound in bytes has room for the second, where streams share buckets. Time stands still
-// meanwhile: however long a busy machine takes, no subscription ends.
+// One stream with 20,000 buckets, and 1,000 streams with 100 buckets each: all get assignments, and the size of a
+// bucket is logged. The default for MaxBytes suffices for the second, where streams share buckets. Time stands still:
+// however long a busy machine takes, no subscription ends.
 func TestManyBuckets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// A client that joins others has an assignment at once: until then everything passes at it.
+// A client that joins others has an assignment immediately: until then it lets everything pass.
 func TestNewcomer(t *testing.T) {
 	for _, after := range []time.Duration{30 * time.Second, 30300 * time.Millisecond, 30700 * time.Millisecond} {
 		inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {
@@ -49,7 +49,7 @@ func (w *world) restart() {
 	}
 }
 
-// After a restart the busy client has its part at once, even if an idle one comes back first.
+// After a restart the busy client has its part immediately, even if an idle one returns first.
 func TestBusyAfterARestart(t *testing.T) {
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {
 		idle := w.join(20, pair("k", "a"))
@@ -70,7 +70,7 @@ func TestBusyAfterARestart(t *testing.T) {
 	})
 }
 
-// What a client reports when it comes back is its demand, once.
+// The first report after a reconnect counts as demand, once.
 func TestDemandAfterAReconnect(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(100, descriptor.Second))}, func(w *world) {

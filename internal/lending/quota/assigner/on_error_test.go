@@ -33,13 +33,13 @@ func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, erro
 func TestOnErrorOfShares(t *testing.T) {
 	for on, want := range map[descriptor.OnError]struct {
 		kind  quota.Kind
-		rate  float64 // of the requests that pass
+		rate  float64 // passed requests per second
 		about float64
 	}{
 		descriptor.OnErrorAllow: {quota.AllowAll, 40, 1},
 		descriptor.OnErrorDeny:  {quota.DenyAll, 0, 0},
 		descriptor.OnErrorLocal: {quota.Tokens, 10, 1},
-		descriptor.OnErrorError: {quota.Tokens, 0, 0}, // which have run out
+		descriptor.OnErrorError: {quota.Tokens, 0, 0}, // the assignments have expired
 	} {
 		t.Run(descriptor.OnErrorNames[on], func(t *testing.T) {
 			store, rule := &shares{}, node("k", limitOf(10, descriptor.Second))
@@ -70,7 +70,7 @@ func TestOnErrorOfShares(t *testing.T) {
 	}
 }
 
-// If the counter of a bucket cannot be read, on_error decides at once.
+// If the counter of a bucket cannot be read, on_error decides immediately.
 func TestOnErrorOfCounters(t *testing.T) {
 	for on, want := range map[descriptor.OnError]quota.Kind{
 		descriptor.OnErrorAllow: quota.AllowAll, descriptor.OnErrorDeny: quota.DenyAll, descriptor.OnErrorLocal: quota.None, descriptor.OnErrorError: quota.None,
@@ -95,18 +95,18 @@ func TestOnErrorOfCounters(t *testing.T) {
 	}
 }
 
-// The counters of a bucket in use are looked at while its clients pass requests. If they cannot be read, its clients
-// get what on_error says, and their shares when the counters are back.
+// The counters of a bucket in use are read while its clients pass requests. If that fails, its clients get the
+// assignment for on_error, and get their shares again once the counters can be read.
 func TestOnErrorOfCountersInUse(t *testing.T) {
 	minute, hour := limitOf(600, descriptor.Minute), limitOf(36_000, descriptor.Hour) // 10 per second
 	for on, want := range map[descriptor.OnError]struct {
 		kind quota.Kind
-		rate float64 // of the requests that pass
+		rate float64 // passed requests per second
 	}{
 		descriptor.OnErrorAllow: {quota.AllowAll, 40},
 		descriptor.OnErrorDeny:  {quota.DenyAll, 0},
 		descriptor.OnErrorLocal: {quota.Tokens, 10},
-		descriptor.OnErrorError: {quota.None, 0}, // what they held last has run out
+		descriptor.OnErrorError: {quota.None, 0}, // the last assignments have expired
 	} {
 		for unit, limit := range map[string]descriptor.Limit{"minute": minute, "hour": hour} {
 			for name, store := range map[string]assigner.Store{"alone": nil, "with shares": &shares{}} {
@@ -130,7 +130,7 @@ func TestOnErrorOfCountersInUse(t *testing.T) {
 						w.counters.away.Store(false)
 						w.pass(10 * time.Second)
 						before = w.passed()
-						w.pass(time.Minute) // in some of it, nothing may be left of the minute
+						w.pass(time.Minute) // the minute may be exhausted for a part of it
 						if rate = (w.passed() - before) / 60; c.holds(quota.AllowAll) || rate < 5 {
 							t.Errorf("after the counters are back: %s, %.1f requests a second pass", c.Held.Kind, rate)
 						}

@@ -34,7 +34,7 @@ type Stream struct {
 	// Guarded by the assigner's lock.
 	opened        time.Time
 	domain        string
-	subscriptions map[string]*subscription // by id
+	subscriptions map[string]*subscription // keyed by id
 	queue         []*subscription          // actions to send
 	unkept        []Action                 // actions for buckets that are not kept
 	sending       int                      // bytes of actions being written

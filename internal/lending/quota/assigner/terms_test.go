@@ -26,8 +26,8 @@ func plan(name string, l descriptor.Limit) descriptor.NodeSpec {
 	return descriptor.NodeSpec{Key: "plan", Value: name, Condition: true, Children: []descriptor.NodeSpec{user}}
 }
 
-// Buckets that share their counters may differ in the cost of a request and in the numbers of the limits. What passes
-// in a time costs at most the burst and the time's part of the limit, in whichever order the buckets come, with and
+// Buckets that share their counters may differ in the cost of a request and in the numbers of the limits. Passed
+// requests cost at most the burst plus the limit's refill in that time, in whichever order the buckets come, with and
 // without other replicas.
 func TestBucketsOfOneCounter(t *testing.T) {
 	minute := func(requests uint64) descriptor.Limit { return limitOf(requests, descriptor.Minute) }
@@ -81,8 +81,8 @@ func TestRateAfterABucketWithOtherTerms(t *testing.T) {
 	})
 }
 
-// A rule may use a counter of another rule next to one of its own. Neither then gets the whole of the counter that both
-// use.
+// A rule may use a counter of another rule next to a separate one. Then neither rule gets the whole of the shared
+// counter.
 func TestBucketsThatShareSomeCounters(t *testing.T) {
 	for _, unit := range []descriptor.Unit{descriptor.Second, descriptor.Minute} {
 		perSecond := limitOf(100, unit)

@@ -38,9 +38,9 @@ func (a *Action) bytes() int {
 	return n
 }
 
-// hasRoom reports whether a stream may use more bytes. A small stream may use any that are free; 1,000 small streams
-// need an eighth of all. Other streams may use as many as remain free after that, less a quarter of all, so a single
-// stream gets less than half.
+// hasRoom reports whether a stream may use more bytes. A small stream (1/8192 of all bytes) may use any free bytes.
+// Other streams leave a quarter of all bytes free, enough for 2,000 small ones, and may use at most half of the rest.
+// So a single stream uses at most three eighths of all.
 func (s *Stream) hasRoom(more int) bool {
 	most := s.a.o.MaxBytes
 	free := int(min(int64(most-s.a.bytes), s.a.o.Room.Free())) - more
@@ -51,7 +51,7 @@ func (s *Stream) hasRoom(more int) bool {
 	return false
 }
 
-// fewOfAll is the part of all bytes that makes a stream small: about ten buckets.
+// fewOfAll is the divisor of all bytes that gives the size of a small stream: about ten buckets.
 const fewOfAll = 8192
 
 // trim frees the scratch buffer if a long id has enlarged it.
@@ -180,7 +180,7 @@ func (s *Stream) answer(id []descriptor.Entry, kind quota.Kind, abandon bool) {
 		return // the client will report again
 	}
 	s.key = appendID(s.key[:0], id)
-	act.ID = entriesOf(string(s.key), len(id)) // the caller reuses id
+	act.ID = entriesOf(string(s.key), len(id)) // id is reused after the report
 	s.unkept = append(s.unkept, act)
 	s.keep(act.bytes())
 	s.rouse()

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// room counts what is kept.
+// room counts the bytes in use.
 type room struct{ kept atomic.Int64 }
 
 func (r *room) Add(bytes int64) { r.kept.Add(bytes) }
@@ -105,7 +105,7 @@ func TestBytesOfIDs(t *testing.T) {
 	})
 }
 
-// A client that reports and does not read costs at most what there may be of all, and none of it after its end.
+// A client that reports and does not read costs at most its part of all bytes, and nothing after its end.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	room := new(room)
 	const most = 1 << 20
@@ -202,7 +202,7 @@ func TestBytesOfAllThatIsKept(t *testing.T) {
 		for _, s := range append(streams, newcomer) {
 			s.Close(time.Now())
 		}
-		w.pass(2 * time.Minute) // what they held has expired, and the limits are an hour's
+		w.pass(2 * time.Minute) // the assignments have expired, and the limits are per hour
 		if g := room.kept.Load(); g > most/2 {
 			t.Errorf("2 minutes after their end: %d bytes", g)
 		}

@@ -198,7 +198,7 @@ func (w *world) passed() (n float64) {
 	return n
 }
 
-// used is what the counter of a limit says.
+// used returns the count of a limit's counter.
 func (w *world) used(id ...descriptor.Entry) int64 {
 	w.Helper()
 	c, err := w.limiter.Peek(w.Context(), time.Now(), "d", &limiter.Descriptor{Entries: id})

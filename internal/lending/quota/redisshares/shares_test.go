@@ -36,8 +36,8 @@ type world struct {
 	away      bool // Redis does not answer
 	mute      bool // it answers, and the answers are lost
 
-	rateHeld, tokensHeld float64 // the most that clients held at once
-	level, seen, worst   float64 // of a token bucket that passes what the limit may: its worst is what was too much
+	rateHeld, tokensHeld float64 // the most that clients held at the same time
+	level, seen, worst   float64 // a token bucket of the limit's rate and burst; worst is the largest excess
 }
 
 type process struct {
@@ -84,7 +84,7 @@ func (w *world) kill(i int) {
 	}
 }
 
-// end is kill for a process that gives back what its clients do not hold.
+// end is kill for a replica that returns the part that its clients do not hold.
 func (w *world) end(i int) {
 	p := w.processes[i]
 	w.kill(i)
@@ -128,7 +128,7 @@ func (w *world) step(r *rand.Rand) {
 	w.check()
 }
 
-// serve does what package assigner does with a bucket.
+// serve does the work of package assigner for a bucket.
 func (w *world) serve(p *process) {
 	every := 5 * time.Second
 	if p.bucket.Claims(w.now) || p.bucket.Unsettled() {
@@ -359,7 +359,7 @@ func TestClientsOfAnEndedProcess(t *testing.T) {
 	}
 }
 
-// All processes are replaced at once, twice.
+// All replicas are replaced at the same time, twice.
 func TestRestartOfAllProcesses(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -388,8 +388,8 @@ func TestRestartOfAllProcesses(t *testing.T) {
 	}
 }
 
-// One process is killed. Half a minute later, when all its clients are with the other one, a new process starts and the
-// other one ends. What is left of the first share must not keep the clients from bringing along the second one.
+// One replica is killed. Half a minute later, when all its clients are with the other one, a new replica starts and the
+// other one stops. The rest of the first share must not prevent the clients from taking the second one along.
 func TestRollingRestart(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	for seed := range uint64(5) {
@@ -452,8 +452,8 @@ func TestClaimsOfEarlierClients(t *testing.T) {
 	}
 }
 
-// A process that ends gives back at once what its clients do not hold. The rest is free when it has expired at the
-// clients.
+// A replica that stops immediately returns the part that its clients do not hold. The rest is free when it has expired
+// at the clients.
 func TestEndGivesBack(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -480,7 +480,7 @@ func TestEndGivesBack(t *testing.T) {
 	}
 }
 
-// A process does not learn that its claim was served. Until it does, no other process gets what was claimed, and the
+// A replica does not learn that its claim was served. Until it does, no other replica gets the claimed part, and the
 // answer is repeated.
 func TestLostAnswerToAClaim(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
@@ -527,8 +527,8 @@ func asker(t *testing.T, s *redistest.Server, name string) func(quota.Ask) (quot
 	}
 }
 
-// A process asks, gives up and asks again on another connection, because a packet was lost. The packet is sent again
-// and arrives after the second question. What the process held when it asked first is not what it holds now.
+// A replica asks, gives up and asks again on another connection, because a packet was lost. The packet is sent again
+// and arrives after the second question. The first question no longer describes the part that the replica holds.
 func TestLateQuestion(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	one, other := asker(t, s, "one"), asker(t, s, "other")
@@ -613,7 +613,7 @@ func TestNodeOfAClusterIsAway(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hangs=%t", hangs), func(t *testing.T) {
 			c := redistest.StartCluster(t, redistest.Setup{})
-			for _, n := range c.Nodes { // the others answer all the same
+			for _, n := range c.Nodes { // the other nodes must keep answering
 				if err := n.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -660,8 +660,7 @@ func TestNodeOfAClusterIsAway(t *testing.T) {
 	}
 }
 
-// A process with a client of its own takes over the client of one that ended, and neither has to make room for the
-// other.
+// A replica with one client takes over the client of a stopped one, and neither has to make room for the other.
 func TestOneProcessOfTwoEnds(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -681,8 +680,9 @@ func TestOneProcessOfTwoEnds(t *testing.T) {
 	}
 }
 
-// A client with requests comes after processes whose clients have none. These hold nothing, and do not keep the limit
-// from it. A client of one of them that begins to ask gets its part, and the ends of the others change nothing.
+// A client with requests arrives after replicas whose clients have none. These replicas hold nothing, and do not keep
+// the limit from it. A client of one of them that starts to send requests gets its part, and the ends of the others
+// change nothing.
 func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 	for _, l := range []quota.Rate{{PerSecond: 1, Burst: 1}, {PerSecond: 1, Burst: 3}, {PerSecond: 1, Burst: 20}, {PerSecond: 100, Burst: 200}} {
 		l.Interval = 10 * time.Second
