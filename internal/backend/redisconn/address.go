@@ -20,14 +20,14 @@ type address struct {
 	db      int
 	account account  // within a URL; of the sentinels with sentinel
 	tls     bool     // a URL's scheme is rediss
-	notes   []string // what is ignored of the URL, for the log
+	notes   []string // ignored parts of the URL, for the log
 }
 
 const exampleURL = "host:port, the path of a unix socket, or redis://user:password@host:port/db"
 
-// address reads Type, URL and Network. What envoyproxy/ratelimit accepts is accepted, even where it makes no sense:
-// then it is noted. The URL may contain a password, or a part of one that was misplaced, so no error and no note
-// repeats any of it.
+// address reads Type, URL and Network. Whatever envoyproxy/ratelimit accepts is accepted here too, and noted where it
+// makes no sense. The URL may contain a password, or a part of one that was misplaced, so errors and notes never repeat
+// any of it.
 func (o *Options) address() (address, error) {
 	kind := strings.ToUpper(o.Type)
 	if kind == "" {
@@ -78,7 +78,7 @@ const separators = ", \t\r\n"
 // overTCP reports whether a network is TCP, with whichever version of IP.
 func overTCP(network string) bool { return network == "tcp" || network == "tcp4" || network == "tcp6" }
 
-// isPath reports whether a text that is no URL can only be a unix socket: its path, or a name that begins with @.
+// isPath reports whether a text without a scheme can only be a unix socket: its path, or a name that starts with @.
 func isPath(s string) bool {
 	return strings.HasPrefix(s, "/") || !strings.Contains(s, ":") &&
 		(strings.Contains(s, "/") || strings.HasPrefix(s, "@") || strings.HasSuffix(s, ".sock"))
@@ -157,7 +157,7 @@ func (o *Options) several(kind string) (address, error) {
 // account is who logs in. The password may be empty.
 type account struct{ user, password string }
 
-// or fills in what an account lacks from another one.
+// or fills in missing parts of an account from another one.
 func (a account) or(b account) account {
 	return account{cmp.Or(a.user, b.user), cmp.Or(a.password, b.password)}
 }
@@ -172,8 +172,8 @@ type server struct {
 	notes   []string
 }
 
-// parse reads a URL with a scheme. A problem says what is wrong with it. User, password and database may also stand
-// after its question mark, where those before it win.
+// parse reads a URL with a scheme. problem describes a mistake in it. User, password and database may also stand after
+// its question mark; those before it win.
 func (o *Options) parse(text string) (s server, problem string) {
 	u, err := url.Parse(strings.Trim(text, "\t\r\n"))
 	if err != nil {

@@ -96,7 +96,7 @@ func drawLogin(t *rapid.T, who [2]string) (auth string, write func(addr string) 
 	if who[0] == "" {
 		place[0] = query // an empty one there says nothing
 	}
-	var put [3][2]string // by place: user, password
+	var put [3][2]string // user and password at each place
 	for i, value := range who {
 		put[place[i]][i] = value
 		for later := place[i] + 1; later <= query && value != ""; later++ {
@@ -170,8 +170,8 @@ func drawDatabase(t *rapid.T, text string, db int) string {
 	}
 }
 
-// drawList writes a list with one to three of the addresses, and with what does not count: gaps, and what is no
-// address.
+// drawList writes a list with one to three of the addresses, and with ignored elements: gaps, and texts that are not
+// addresses.
 func drawList(t *rapid.T, addrs []string, write func(string) string) []string {
 	addrs = rapid.Permutation(addrs).Draw(t, "order")[:rapid.IntRange(1, 3).Draw(t, "addresses")]
 	var list []string

@@ -10,8 +10,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// mistake is what a server says if settings are wrong, and what to do. {} stands for the first letters of the
-// variables.
+// mistake is an error text of servers that points to wrong settings, and advice to correct them. {} stands for the
+// first letters of the variables.
 type mistake struct{ said, advice string }
 
 const (
@@ -79,7 +79,7 @@ var mistakes = []mistake{
 		"Redis rejects the client certificate: correct REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY"},
 }
 
-// rights are what a server says to a user that may do too little. Other settings may be right.
+// rights are error texts for users with too few rights. Other settings may be right.
 var rights = []mistake{
 	{"NOPERM", "Redis lets this user do too little: give it the rights in docs/reference/redis-keys.md#rights"},
 	{"can't run this command or subcommand",
@@ -114,7 +114,7 @@ func Advice(err error, settings string) string {
 	return strings.ReplaceAll(advice, "{}", settings)
 }
 
-// find looks for what a server said. Servers differ in quotes and letter case.
+// find returns the advice for an error text of a server. Servers differ in quotes and letter case.
 func find(in []mistake, said string) string {
 	said = strings.ToLower(strings.ReplaceAll(said, "`", "'"))
 	for _, m := range in {
@@ -133,7 +133,7 @@ type advisedError struct {
 
 func (e *advisedError) Unwrap() error { return e.error }
 
-// advised returns an error with its advice, or the error itself if there is none.
+// advised returns an error with its advice. Without advice it returns err itself.
 func advised(err error, advice string) error {
 	if advice == "" {
 		return err
@@ -141,7 +141,7 @@ func advised(err error, advice string) error {
 	return &advisedError{err, advice}
 }
 
-// sentinelMistakes are what a sentinel says. {} stands for where its password comes from.
+// sentinelMistakes are error texts of sentinels. {} stands for the setting of their password.
 var sentinelMistakes = []mistake{
 	{"unknown command 'sentinel'", ""}, // the general advice
 	{"NOAUTH", "the Sentinels ask for a password: set %s"},
@@ -149,8 +149,8 @@ var sentinelMistakes = []mistake{
 	{"NOPERM", "the Sentinels let this user do too little: give it +auth +ping +subscribe +sentinel, in {}"},
 }
 
-// ofSentinels adds advice to an error of dialling through sentinels. What a server said was said by a sentinel: the
-// primary was not reached yet.
+// ofSentinels adds advice to an error of dialling through sentinels. A server's error text is from a sentinel, because
+// the primary was not reached yet.
 func (o *Options) ofSentinels(where address, err error) error {
 	variable := o.setting("SENTINEL_AUTH")
 	if errors.Is(err, goredis.Nil) {

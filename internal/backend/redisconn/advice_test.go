@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Each of these mistakes is tried with real servers. The advice names what to set, and never a password.
+// Each of these mistakes is tried with real servers. The advice names the setting to correct, and never a password.
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	const right = "right-" + secret

@@ -76,13 +76,13 @@ var tripBuckets = []time.Duration{
 	time.Second,
 }
 
-// breakers makes the breakers of one client's nodes. A node has metrics of its own until it leaves its cluster.
+// breakers makes the breakers of one client's nodes. Each node has separate metrics until it leaves its cluster.
 type breakers struct {
 	opts     BreakerOptions
 	rejected atomic.Uint64
 
 	mu       sync.Mutex
-	measured map[*breaker]struct{}   // those whose nodes have metrics
+	measured map[*breaker]struct{}   // the breakers whose nodes have metrics
 	nodes    map[string]*nodeMetrics // the metrics, by the addresses of the nodes
 }
 
@@ -197,8 +197,8 @@ func isListed(listed map[string]bool, node string) bool {
 	return false
 }
 
-// breaker is the circuit breaker of one node. While it is open, calls to the node fail at once instead of waiting for
-// their deadlines. Calls to other nodes of a cluster continue.
+// breaker is the circuit breaker of one node. While it is open, calls to the node fail immediately instead of waiting
+// for their deadlines. Calls to other nodes of a cluster continue.
 //
 // It hooks into the node's calls, and the node's connections report to it when bytes arrive. Any byte shows that the
 // node is alive, however late it comes.
@@ -208,14 +208,14 @@ type breaker struct {
 	node string
 
 	base     time.Time    // times below are nanoseconds after it
-	lastByte atomic.Int64 // when the latest byte of the node arrived
+	lastByte atomic.Int64 // time of the node's latest byte
 
 	mu           sync.Mutex
-	metrics      *nodeMetrics // nil: the node has left its cluster
+	metrics      *nodeMetrics // nil after the node has left its cluster
 	state        breakerState
 	until        int64          // when an open breaker lets a trial through
-	waitingSince int64          // when the first call since the latest byte began; 0: no call waits
-	inFlight     []*breakerCall // in no order
+	waitingSince int64          // start of the first call since the latest byte; 0 if no call waits
+	inFlight     []*breakerCall // unordered
 	timer        *time.Timer    // runs checkSilence
 	checking     bool           // timer is set
 	suspect      bool           // checkSilence found the node silent for too long, and checks once more
@@ -231,23 +231,23 @@ type breakerState uint8
 
 const (
 	breakerClosed   breakerState = iota
-	breakerOpen                  // calls fail at once
-	breakerHalfOpen              // one trial is in flight, other calls fail at once
+	breakerOpen                  // calls fail immediately
+	breakerHalfOpen              // one trial is in flight, other calls fail immediately
 )
 
 // breakerCall is a call in flight.
 type breakerCall struct {
-	cancel context.CancelCauseFunc // nil: it has a connection
+	cancel context.CancelCauseFunc // nil if the call already has a connection
 	trips  *metric.Durations
 	trial  bool
-	index  int // in breaker.inFlight
+	index  int // index in breaker.inFlight
 }
 
 // maxFailures is how many calls in a row open the breaker because their connection broke or the node cannot serve. Half
-// of at least 20 calls in a second do too. A refused connection opens it at once.
+// of at least 20 calls in a second do too. A refused connection opens it immediately.
 const maxFailures = 5
 
-// evidence is what a finished call shows about its node.
+// evidence is the result of a finished call for the state of its node.
 type evidence uint8
 
 const (
@@ -310,7 +310,7 @@ func (b *breaker) showState() {
 	}
 }
 
-// begin admits a call that may have to wait for a connection, or returns ErrBreakerOpen.
+// begin starts a call that may have to wait for a connection, or returns ErrBreakerOpen.
 func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, error) {
 	c := new(breakerCall)
 	ctx, c.cancel = context.WithCancelCause(ctx)
@@ -321,7 +321,7 @@ func (b *breaker) begin(ctx context.Context) (context.Context, *breakerCall, err
 	return ctx, c, nil
 }
 
-// admit begins a call, or returns ErrBreakerOpen.
+// admit starts a call, or returns ErrBreakerOpen.
 func (b *breaker) admit(c *breakerCall) error {
 	if b == nil {
 		return nil
@@ -353,7 +353,7 @@ func (b *breaker) admit(c *breakerCall) error {
 	return nil
 }
 
-// end records what a finished call shows about the node.
+// end records the evidence of a finished call.
 func (b *breaker) end(c *breakerCall, e evidence, err error) {
 	if c.cancel != nil {
 		c.cancel(nil)
@@ -516,8 +516,8 @@ func (b *breaker) after(ctx, within context.Context, c *breakerCall, start time.
 	return err
 }
 
-// evidence returns what the error of a call shows about the node. An error that the node answers with shows that it
-// works, unless it says that the node cannot serve at present.
+// evidence returns the evidence in the error of a call. An error reply shows that the node works, unless it says that
+// the node cannot serve at present.
 func (b *breaker) evidence(ctx context.Context, took time.Duration, err error) evidence {
 	var reply goredis.Error
 	switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// While a node sends nothing, calls cost their timeout until the breaker opens. Then calls fail at once until the node
-// answers again. The login of a new connection does not count as a call.
+// While a node sends nothing, calls cost their timeout until the breaker opens. Then calls fail immediately until the
+// node answers again. The login of a new connection does not count as a call.
 func TestBreaker(t *testing.T) {
 	r := redistest.Start(t, "--requirepass", "secret")
 	metrics := prometheus.NewRegistry()
@@ -96,7 +96,7 @@ func TestMetricsOfANodeThatLeavesItsCluster(t *testing.T) {
 	client := connect(t, redisconn.Options{
 		Type: "CLUSTER", URL: strings.Join(c.Addrs(), ","), Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics)},
 	})
-	// open is what the metric says of a node: "0", "1", or "" if it says nothing.
+	// open returns the metric's value for a node: "0", "1", or "" without one.
 	open := func(node string) string {
 		families, err := metrics.Gather()
 		if err != nil {
@@ -162,7 +162,7 @@ func TestNodesOfATopology(t *testing.T) {
 		{":7001", "redis.example:7001", true},
 		{"10.0.0.1:0", "10.0.0.1:6379", true}, // and the port
 		{"10.0.0.1:0", "10.0.0.2:6379", false},
-		{"?", "10.0.0.1:6379", true}, // which nobody can read
+		{"?", "10.0.0.1:6379", true}, // unreadable for everybody
 	} {
 		if got := redisconn.IsListed(map[string]bool{c.topology: true}, c.node); got != c.want {
 			t.Errorf("%s in a topology of %s: %v", c.node, c.topology, got)

@@ -19,13 +19,13 @@ type conn struct {
 	heard      bool   // the server has sent something
 
 	replies  replies
-	rejected error // what the server sent is out of bounds: nothing more is read
+	rejected error // the server exceeded a bound: nothing more is read
 
-	breaker   *breaker  // of the server; may be nil
-	readBy    time.Time // when the answer that is being read has to be there; zero: whenever
+	breaker   *breaker  // breaker of the server; may be nil
+	readBy    time.Time // read deadline of the current answer; zero means none
 	readSince int64     // when SetReadDeadline was called, by the breaker's clock
 
-	aborted atomic.Bool // the caller has left, so reads end at once
+	aborted atomic.Bool // the caller has left, so reads end immediately
 }
 
 // Close implements net.Conn.

@@ -10,15 +10,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
-// credentials are what new connections log in with.
+// credentials are the user and the password of new connections, and their sources.
 type credentials struct {
-	file    string // read for each connection; empty: there is none
-	setting string // that names the file
+	file    string // read for each connection; may be empty
+	setting string // name of the setting with the file's path
 	log     *slog.Logger
 
-	given func(context.Context) (account, error) // instead of all below; nil: by settings
+	given func(context.Context) (account, error) // replaces all sources below; nil if settings are used
 
-	inURL account // fills in what the variable or the file leaves out
+	inURL account // used for the parts that the variable or the file leaves out
 
 	// The names of the settings AUTH, which is empty if it is not set, and URL.
 	variable, url string
@@ -92,7 +92,7 @@ func (c *credentials) ofFile() account {
 	return c.last
 }
 
-// advice is what to do about what a server said to a login; empty: the settings are not to blame.
+// advice returns the advice for a server's answer to a login. It is empty if the settings are not to blame.
 func (c *credentials) advice(who account, said string) string {
 	if c.given != nil {
 		return ""

@@ -32,39 +32,39 @@ type Options struct {
 	// Auth is "password" or "user:password"; a password that contains a colon is written ":password". It overrides
 	// the password in the URL, and the user if it has one. Default: none.
 	Auth string
-	// AuthFile is the path of a file that contains what Auth would. It is read for each new connection: after a change
-	// new connections use the new content, and open ones continue. While it cannot be read, or is empty,
-	// its last good content is used. Default: none.
+	// AuthFile is the path of a file with the content of Auth. It is read for each new connection: after a change new
+	// connections use the new content, and open ones continue. While it cannot be read, or is empty, its last good content
+	// is used. Default: none.
 	AuthFile string
-	// SentinelAuth is for the sentinels what Auth is for the servers that they monitor. Default: none.
+	// SentinelAuth is Auth for the sentinels. Default: none.
 	SentinelAuth string
 
 	TLS TLSOptions
 
 	// Like is a client that the new one connects as: to the same servers, with the same dialer, TLS and credentials, but
-	// with connections and settings of its own. Nothing above it is used then. IsKnown tells which clients it may be.
+	// with separate connections and settings. The options above are not used then. IsKnown tells which clients it may be.
 	// Default: none.
 	Like goredis.UniversalClient
 
 	// PoolSize is how many connections there may be, on a cluster to each node. Default DefaultPoolSize.
 	PoolSize int
-	// OnEmpty is what a call does when all of them are in use. WAIT (default): wait until one is free, up to the call's
-	// deadline. ERROR: fail at once. CREATE: make another one that is closed after use, up to 16 times PoolSize in all,
-	// then wait.
+	// OnEmpty controls calls that find all connections in use. WAIT (default): wait until one is free, up to the call's
+	// deadline. ERROR: fail immediately. CREATE: make another one that is closed after use, up to 16 times PoolSize in
+	// all, then wait.
 	OnEmpty string
 	// DialTimeout bounds how long it takes to make a connection, with its TLS handshake and its login. A call does not
 	// wait for that beyond its own deadline, and the connection serves the next call. Default DefaultTimeout. With
 	// SENTINEL at most 2 s, because it includes asking a sentinel that may be gone.
 	DialTimeout time.Duration
 
-	Connections *Connections // counts the connections; nil: not counted
+	Connections *Connections // counts the connections; may be nil
 
 	// Lanes is how many of the connections to a single server are for single calls, and not in the client's pool: see
 	// LanesOf. One connection is always left for the pool.
 	Lanes int
 
-	// Breaker gives every node a breaker: while a node does not answer, calls to it fail at once instead of waiting until
-	// their time is up. nil: none.
+	// Breaker gives every node a breaker: while a node does not answer, calls to it fail immediately instead of waiting
+	// until their time is up. Nil disables breakers.
 	Breaker *BreakerOptions
 
 	Logger *slog.Logger // default slog.Default()
@@ -73,7 +73,7 @@ type Options struct {
 // The defaults that flags and stores share.
 const (
 	DefaultPoolSize = 10
-	DefaultTimeout  = 10 * time.Second // to connect, and for an answer
+	DefaultTimeout  = 10 * time.Second // time limit for connecting, and for an answer
 )
 
 const (
@@ -94,7 +94,7 @@ const (
 	callTimeout = 5 * time.Second
 
 	// reloadInterval is how often a cluster's topology is asked for without a reason, to notice nodes that no call is sent
-	// to. It is asked for at once when a node answers that a slot has moved, or does not answer.
+	// to. It is asked for immediately when a node answers that a slot has moved, or does not answer.
 	reloadInterval = 10 * time.Second
 
 	// maxRedirects is how often a call follows a slot that has moved or is moving. One migration needs two at most.
@@ -177,26 +177,27 @@ func (o *Options) setting(name string) string { return o.Settings + "_" + name }
 // SettingError is a setting that cannot be used.
 type SettingError struct {
 	Setting string // its full name, such as REDIS_URL
-	Err     error  // continues a sentence that the name begins: what is wrong, and what to write
+	Err     error  // the mistake and the correction; continues a sentence that starts with the name
 }
 
 func (e *SettingError) Error() string { return e.Setting + " " + e.Err.Error() }
 
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// wrong returns a SettingError. The text says what is wrong, and what to write.
+// wrong returns a SettingError. The text describes the mistake and how to correct it.
 func (o *Options) wrong(setting, format string, args ...any) error {
 	return &SettingError{o.setting(setting), fmt.Errorf(format, args...)}
 }
 
-// poolOptions are what the client library needs to know about its pool of connections.
+// poolOptions are the settings of the client library's connection pool.
 type poolOptions struct {
 	size int // most connections in use
-	keep int // most that are kept; 0: as many as may be in use
-	// how long a call waits for a free one; 0: the library's default, which is longer than any sensible deadline
+	keep int // most connections that are kept open; 0 means the value of size
+	// how long a call waits for a free connection; 0 means the library's default, which is longer than any sensible
+	// deadline
 	timeout time.Duration
-	dial    time.Duration  // to make one
-	probes  func() *probes // for the connections to one server
+	dial    time.Duration  // time limit for connecting
+	probes  func() *probes // makes the probes of one server
 }
 
 func (o *Options) pool() (poolOptions, error) {
@@ -213,8 +214,8 @@ func (o *Options) pool() (poolOptions, error) {
 	return p, nil
 }
 
-// The clients below leave out what no command of ours needs: RESP3 and its features, CLIENT SETINFO, and a second pool
-// for pipelines. Each would cost a round trip or a check per connection or call.
+// The clients below leave out features that our commands do not need: RESP3 and its features, CLIENT SETINFO, and a
+// second pool for pipelines. Each would cost a round trip or a check per connection or call.
 
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -269,7 +270,7 @@ func dialSentinel(opts *Options, where address, auth *credentials, p poolOptions
 		PoolSize:              p.size,
 		MaxIdleConns:          p.keep,
 		PoolTimeout:           p.timeout,
-		ReadTimeout:           topologyTimeout, // for sentinels; calls get another one below
+		ReadTimeout:           topologyTimeout, // bounds questions to sentinels; calls get another timeout below
 		ContextTimeoutEnabled: true,
 		MaxRetries:            -1,
 		Protocol:              2,
@@ -301,7 +302,7 @@ func dialCluster(where address, auth *credentials, p poolOptions, d *dialer, all
 			return node
 		},
 		MaxRedirects:               maxRedirects,
-		MinRetryBackoff:            -1, // a redirection is followed at once, in pipelines too
+		MinRetryBackoff:            -1, // follow redirections immediately, in pipelines too
 		DisableRoutingPolicies:     true,
 		ClusterStateReloadInterval: reloadInterval,
 		Dialer:                     d.dial,

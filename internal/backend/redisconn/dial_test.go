@@ -295,7 +295,7 @@ func TestDialTLS(t *testing.T) {
 	withoutSecret(t, log.String())
 }
 
-// TLS works through a unix socket, behind which a program sends what it gets to a Redis far away.
+// TLS works through a unix socket, behind which a program forwards all bytes to a remote Redis.
 func TestTLSOverAUnixSocket(t *testing.T) {
 	ca := redistest.NewCA(t)
 	server := redistest.StartWith(t, redistest.Setup{TLS: ca.Server(ca.Issue(t, "127.0.0.1"), false)})
@@ -487,9 +487,9 @@ func TestRestartIsNoticed(t *testing.T) {
 type relay struct {
 	net.Listener
 	to    atomic.Value
-	delay atomic.Int64  // of the server's answers, in nanoseconds
+	delay atomic.Int64  // delay of the server's answers, in nanoseconds
 	first atomic.Int64  // additional delay of the first answer on a connection
-	hold  chan struct{} // answers are held back until it is closed; nil: they are not
+	hold  chan struct{} // answers are held back until it is closed; nil if they are not held back
 }
 
 func startRelay(t testing.TB, to string) *relay {
@@ -690,7 +690,7 @@ func notSentAgain(t *testing.T, c goredis.UniversalClient, s *redistest.Server, 
 				if err == nil {
 					t.Error("it was sent again")
 				}
-			case <-time.After(3 * time.Second): // less than the client waits for an answer, if there is no deadline
+			case <-time.After(3 * time.Second): // shorter than the client's wait for an answer without a deadline
 				t.Error("it was sent again, and waits")
 			}
 			if err := admin.Do(ctx, "client", "unpause").Err(); err != nil {

@@ -16,20 +16,20 @@ import (
 
 const (
 	// handshakeWarning is how long a server may leave a TLS handshake unanswered before that is logged and a cluster's
-	// topology is read again. A Redis without TLS never answers: it waits for the rest of what it takes for a command.
+	// topology is read again. A Redis without TLS never answers: it reads the handshake as a command and waits for the
+	// rest.
 	handshakeWarning = 500 * time.Millisecond
 
 	// attemptTimeout is how long a server may take to accept a connection before another attempt is made. The system
-	// itself asks a machine that does not answer less and less often, so it would notice seconds late that the machine is
-	// back.
+	// itself retries less and less often, so it would notice seconds too late that the machine is back.
 	attemptTimeout = 500 * time.Millisecond
 )
 
 // dialer makes the connections of one client.
 type dialer struct {
 	timeout time.Duration
-	tls     *tlsfiles.Files // nil: unencrypted
-	own     dialFunc        // of the program, which encrypts too; nil: this dialer connects
+	tls     *tlsfiles.Files // nil for unencrypted connections
+	own     dialFunc        // dial function of the program, which encrypts too; nil if this dialer connects
 	moves   bool            // the next connection may go to another address: this one is tried once
 
 	connections *Connections // may be nil
@@ -100,7 +100,7 @@ func socketOf(c net.Conn) (syscall.RawConn, error) {
 	if s, ok := c.(syscall.Conn); ok {
 		return s.SyscallConn() //nolint:wrapcheck // it names the connection
 	}
-	return nil, nil //nolint:nilnil // none is no mistake
+	return nil, nil //nolint:nilnil // a connection without a socket is fine
 }
 
 // explain adds advice to the error of a call that got no answer in time, if no handshake is answered either.

@@ -26,15 +26,15 @@ func IsTimeout(err error) bool {
 	return errors.As(err, &n) && n.Timeout()
 }
 
-// IsTooLarge reports whether a call failed because its answer is larger than a connection accepts: the caller may ask
-// for less at once.
+// IsTooLarge reports whether a call failed because its answer is larger than a connection accepts. The caller may then
+// ask for less in one call.
 func IsTooLarge(err error) bool {
 	_, ok := errors.AsType[tooLarge](err)
 	return ok
 }
 
 // ioError replaces the error of a connection that has been in use. It hides the cause: the client library sends a
-// command again after some errors, but nobody knows whether Redis has executed what was sent.
+// command again after some errors, but nobody knows whether Redis has executed it already.
 func ioError(err error) error {
 	if n, ok := errors.AsType[net.Error](err); ok && n.Timeout() {
 		return timeoutError{err.Error()}
@@ -71,11 +71,11 @@ func (e serverError) Error() string { return e.text }
 // RedisError makes it an error that the client library recognizes.
 func (serverError) RedisError() {}
 
-// maxErrorText bounds what is kept of an error's text, in bytes: a server chooses it.
+// maxErrorText bounds the length of an error's text, in bytes: a server chooses it.
 const maxErrorText = 512
 
-// presentable returns an error without the arguments that Redis repeats, and with the beginning of its text if that is
-// long. The text of an error of Redis is its cause, so a cut one is another error.
+// presentable returns an error without the arguments that Redis repeats. Of a long text it keeps the start. The text of
+// an error of Redis is its cause, so a cut one is another error.
 func presentable(err error) error {
 	text, cut := cutArguments(err.Error())
 	if len(text) <= maxErrorText && !cut {
@@ -90,7 +90,7 @@ func presentable(err error) error {
 	return shortened{text, err}
 }
 
-// shortened is an error of the connection with the beginning of its text.
+// shortened is an error of the connection with the start of its text.
 type shortened struct {
 	text string
 	err  error
@@ -100,8 +100,8 @@ func (e shortened) Error() string { return e.text }
 
 func (e shortened) Unwrap() error { return e.err }
 
-// cutArguments removes what Redis repeats of a command that it does not know. That may be a password, if AUTH or HELLO
-// is the command.
+// cutArguments removes the arguments that Redis repeats of a command that it does not know. They may include a
+// password, if AUTH or HELLO is the command.
 func cutArguments(text string) (rest string, cut bool) {
 	rest, _, cut = strings.Cut(text, "with args beginning with")
 	return strings.TrimRight(rest, ", "), cut

@@ -9,18 +9,17 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// hook stands between the client and its connections, and does what the library has no setting for. Every field may be
-// empty.
+// hook adds behaviour that go-redis has no options for. All fields are optional.
 type hook struct {
-	login           *login                      // part of dialling; nil: connections are not dialled with this hook
-	breaker         *breaker                    // learns when bytes arrive on connections
+	login           *login                      // part of dialling; nil if connections are not dialled with this hook
+	breaker         *breaker                    // is told when bytes arrive on connections
 	topologyTimeout time.Duration               // bounds a question about a cluster's topology
-	topology        func([]goredis.ClusterSlot) // called with each answer to one
-	host            string                      // of the node that is asked for it
+	topology        func([]goredis.ClusterSlot) // called with each answer to such a question
+	host            string                      // host of the node that is asked for the topology
 	pollSentinels   func()                      // called with every call; asks sentinels for the primary now and then
 	warmup          *warmup                     // makes a connection for later calls
-	probes          *probes                     // no call fails because of these
-	retire          func()                      // called when the server is not the primary any more
+	probes          *probes                     // keeps probes from making calls fail
+	retire          func()                      // called when the server is no longer the primary
 	// adds advice to the error of a connection that could not be made; nil: none
 	undialled  func(error) error
 	unanswered func(error) error // adds advice to the error of a call without an answer; nil: none
@@ -63,8 +62,8 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		slots, topology := cmd.(*goredis.ClusterSlotsCmd)
 		if topology && h.topologyTimeout > 0 {
-			// The library asks one node after the other, in the background and without a deadline. A node that hangs would
-			// delay the news of its own failure.
+			// The library asks one node after the other, in the background and without a deadline. A node that hangs would delay
+			// the discovery of its own failure.
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, h.topologyTimeout)
 			defer cancel()

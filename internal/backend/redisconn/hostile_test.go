@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// A server answers every command with bytes that no Redis sends. Every kind of client fails at once, keeps no more than
-// a few megabytes, and says in a short text what was wrong.
+// A server answers every command with bytes that no Redis sends. Every kind of client fails immediately, keeps no more
+// than a few megabytes, and returns a short error text.
 func TestHostileAnswers(t *testing.T) {
 	ca := redistest.NewCA(t)
 	secure := ca.Server(ca.Issue(t, "127.0.0.1"), false)
@@ -70,7 +70,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// What Redis says at login is followed by nothing: otherwise its rest would be read as the answers of later commands.
+// Bytes after the answer to a login make the login fail: otherwise they would be read as the answers of later commands.
 func TestLoginIsAnsweredInFull(t *testing.T) {
 	for answer, ok := range map[string]bool{"+OK\r\n": true, "+OK\r\n$100\r\n": false, ":1\r\n": false, "$2\r\nOK\r\n": false, "$100\r\n": false, "+" + strings.Repeat("x", 600) + "\r\n": false} {
 		client := connect(t, redisconn.Options{URL: redistest.Answering(t, nil, answer, ""), Auth: secret, DialTimeout: time.Minute})
@@ -99,7 +99,7 @@ func TestLargeAnswersPass(t *testing.T) {
 	if err := client.SAdd(ctx, "set", members...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // on one connection
+	for range 3 { // all on one connection
 		if all, err := client.SMembers(ctx, "set").Result(); err != nil || len(all) != len(members) {
 			t.Errorf("%d members, %v", len(all), err)
 		}

@@ -13,12 +13,12 @@ import (
 )
 
 // Lanes are connections to one server for single commands. The goroutine that sends a command reads its answer. The
-// client library's way there, through its pool, costs more CPU than the rest of a decision.
+// client library sends it through its pool, which costs more CPU than the rest of a decision.
 //
-// A lane never makes a caller wait for anything but the answer: no call dials, or waits for another call. A call that
-// finds no free lane uses the client. The connections of lanes count as connections of the client's pool.
+// Callers of a lane wait only for the answer: no call dials, or waits for another call. A call that finds no free lane
+// uses the client. The connections of lanes count as connections of the client's pool.
 //
-// A nil *Lanes has none.
+// A nil *Lanes has no lanes.
 type Lanes struct {
 	network, addr string
 	timeout       time.Duration // the longest time that connecting may take
@@ -72,7 +72,7 @@ func (l *Lanes) open(n int) {
 	}
 }
 
-// Take returns a lane that is free and connected, or nil. One that is not connected begins to connect.
+// Take returns a lane that is free and connected, or nil. A lane that is not connected starts to connect.
 func (l *Lanes) Take() *Lane {
 	if l == nil {
 		return nil

@@ -76,7 +76,7 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// What a pool may have is shared with the lanes, and one connection is always left for the pool.
+// Lanes use a part of the pool's connections, and one connection is always left for the pool.
 func TestLanesAreConnectionsOfThePool(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]struct{ pool, lanes int }{1: {1, 0}, 2: {1, 1}, 3: {1, 2}, 10: {8, 2}} {
@@ -175,7 +175,7 @@ func TestLanesHaveTheBreaker(t *testing.T) {
 	}
 }
 
-// What is not the answer of a script ends the call and the connection, within bounds.
+// An answer that is not one of a script ends the call and the connection, within bounds.
 func TestHostileAnswersOnLanes(t *testing.T) {
 	t.Parallel()
 	for sent, want := range map[string]string{

@@ -42,7 +42,8 @@ func (o *Options) dialLike() (goredis.UniversalClient, error) {
 		o.Lanes), nil
 }
 
-// givenBy returns what new connections log in with, in the order of the client library.
+// givenBy returns a function that provides the credentials of new connections, by the client library's order of
+// precedence.
 func givenBy(user, password string, provider func() (string, string),
 	within func(context.Context) (string, string, error),
 	streaming auth.StreamingCredentialsProvider) func(context.Context) (account, error) {

@@ -9,8 +9,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Ping asks whether Redis answers. On a cluster it asks all primaries at once, and one answer is enough. Only ctx
-// bounds it, and no breaker stops it.
+// Ping asks whether Redis answers. On a cluster it asks all primaries at the same time, and one answer is enough. Only
+// ctx bounds it, and breakers do not stop it.
 func Ping(ctx context.Context, client goredis.UniversalClient) error {
 	cluster, ok := client.(*goredis.ClusterClient)
 	if !ok {

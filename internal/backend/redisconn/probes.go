@@ -18,7 +18,7 @@ func Probe(ctx context.Context) context.Context { return context.WithValue(ctx, 
 
 func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
 
-// probes lets probes use the connections of calls where calls fail at once if none is free
+// probes lets probes use the connections of calls where calls fail immediately if none is free
 // (POOL_ON_EMPTY_BEHAVIOR=ERROR). A call that finds no connection while a probe has one waits until the probe ends,
 // within the call's time, and tries again: without the probe it would have had a connection. A nil *probes does
 // nothing.

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// What a server may send. The client library believes the lengths that a server announces: it allocates the bytes of a
-// text and the elements of an array before they arrive, and it calls itself for every array within an array.
+// Bounds of a server's answers. The client library trusts the lengths that a server announces: it allocates the bytes
+// of a text and the elements of an array before they arrive, and it calls itself for every array within an array.
 const (
 	maxText   = 16 << 20 // bytes of one text
 	maxAnswer = 32 << 20 // bytes between two commands; a pipeline is one command
@@ -18,19 +18,19 @@ const (
 	maxLine     = 64 << 10 // bytes of a line: an error, a status, a number
 )
 
-// replies follows the framing of what a server sends (RESP2 and RESP3) and rejects what is out of bounds before the
-// client library sees it. It looks at the first line of each element only: the bytes of texts are skipped. What is not
-// RESP passes, within the same bounds, because the client library's error says what was sent.
+// replies follows the framing of a server's answers (RESP2 and RESP3), and rejects answers beyond the bounds before the
+// client library sees them. It looks at the first line of each element only: the bytes of texts are skipped. Bytes that
+// are not RESP pass, within the same bounds, because the client library's error quotes them.
 //
-// The client library closes a connection after anything that it cannot parse. So it always begins to read where replies
-// sees the beginning of an element, and no length passes as a part of something else.
+// The client library closes a connection after anything that it cannot parse. So it always starts to read where replies
+// sees the start of an element, and no length passes as a part of something else.
 type replies struct {
 	asked atomic.Bool // a command was written since the last bytes arrived
 
-	size, elements int // since the last command
+	size, elements int // counted since the last command
 
 	skip  int      // bytes of a text, and its line end, that are still to come
-	head  [24]byte // the beginning of the present line: a type and a length
+	head  [24]byte // start of the present line: a type and a length
 	line  int      // length of the present line so far
 	left  [maxDepth]int
 	depth int // how many of left are in use: elements that are still to come at each depth
@@ -76,7 +76,7 @@ func (r *replies) scan(p []byte) error {
 	return nil
 }
 
-// begin acts on the line that begins an element.
+// begin acts on the first line of an element.
 func (r *replies) begin() error {
 	kind := r.head[0]
 	most, each, more, text := maxElements, 1, 0, false
@@ -88,7 +88,7 @@ func (r *replies) begin() error {
 	case '*', '~', '>':
 	case '%':
 		each = 2
-	case '|': // attributes stand before what they are about
+	case '|': // attributes stand before their subject
 		each, more = 2, 1
 	default:
 		r.end()
@@ -144,12 +144,12 @@ func (m malformed) Error() string {
 	return fmt.Sprintf("Redis sent %q where a length belongs: check what answers at this address", string(m))
 }
 
-// tooLarge is an answer beyond the bounds. It says what was sent.
+// tooLarge is an answer beyond the bounds. Its text describes the answer.
 type tooLarge string
 
 func (t tooLarge) Error() string {
 	return "Redis sent " + string(t) + ": check what answers at this address"
 }
 
-// TooLarge tells a caller that it may ask for less at once.
+// TooLarge lets a caller recognize the error without importing this package, to ask for less in one call.
 func (tooLarge) TooLarge() bool { return true }

@@ -27,8 +27,8 @@ func scanned(stream string, step int) error {
 	return nil
 }
 
-// What a server may send passes, and the next answer is found behind it: a length that is too large is rejected there,
-// however the bytes arrive.
+// Valid answers pass, and the next answer is found behind them: a length that is too large is rejected there, however
+// the bytes arrive.
 func TestRepliesPass(t *testing.T) {
 	for _, stream := range []string{
 		"+OK\r\n", "-ERR it failed\r\n", ":-9223372036854775808\r\n", "_\r\n", ",inf\r\n", "#t\r\n", "(3492890328409238509324850943850943825024385\r\n",
@@ -139,7 +139,7 @@ type stream struct {
 	net.Conn
 	bytes   []byte
 	step    int // most bytes of a read
-	largest int // what the reader had room for
+	largest int // the reader's largest buffer
 	got     []byte
 }
 
@@ -161,8 +161,8 @@ func (s *stream) SetWriteDeadline(time.Time) error { return nil }
 func (s *stream) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func (s *stream) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 
-// The client library never makes room for a text that replies did not see, whatever was sent before it: both begin
-// their elements at the same bytes. What passes is what was sent.
+// The client library never makes room for a text that replies did not see, regardless of the bytes before it: both
+// start their elements at the same bytes. The bytes that pass are exactly those that were sent.
 func FuzzRepliesOfClient(f *testing.F) {
 	const large = "$2000000000\r\n"
 	for _, sent := range []string{
@@ -202,7 +202,7 @@ func FuzzRepliesOfClient(f *testing.F) {
 	})
 }
 
-// recorded keeps what is read from a connection.
+// recorded is a connection that records the bytes read from it.
 type recorded struct {
 	net.Conn
 	got []byte

@@ -74,7 +74,7 @@ func wrong(t *testing.T, opts redisconn.Options) {
 	}
 }
 
-// reaches returns an error unless what a client writes arrives at a server.
+// reaches returns an error unless a client's writes arrive at a server.
 func reaches(ctx context.Context, client, server goredis.UniversalClient) error {
 	now := time.Now().String()
 	if err := client.Set(ctx, "reached", now, 0).Err(); err != nil {
