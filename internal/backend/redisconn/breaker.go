@@ -433,7 +433,7 @@ func (b *breaker) checkSilence() {
 }
 
 // tripSilent opens the breaker and ends the calls that wait for a connection to the node. Calls that wait for an answer
-// end by themselves (conn.Read). The breaker is locked.
+// end on their own (conn.Read). The breaker is locked.
 func (b *breaker) tripSilent(now int64) {
 	if b.state != breakerOpen {
 		b.trip(now, fmt.Errorf("%w: not a byte for %s", errSilent, b.opts.Silence))

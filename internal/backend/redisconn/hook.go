@@ -12,7 +12,7 @@ import (
 // hook adds behaviour that go-redis has no options for. All fields are optional.
 type hook struct {
 	login           *login                      // part of dialling; nil if connections are not dialled with this hook
-	breaker         *breaker                    // is told when bytes arrive on connections
+	breaker         *breaker                    // notified when bytes arrive on connections
 	topologyTimeout time.Duration               // bounds a question about a cluster's topology
 	topology        func([]goredis.ClusterSlot) // called with each answer to such a question
 	host            string                      // host of the node that is asked for the topology
