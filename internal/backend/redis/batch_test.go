@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// started is the requests of a batch that a store has not settled at once.
+// started holds the requests of a batch that a store has not settled immediately.
 type started struct {
 	batch    backend.Batch
 	requests []*backend.Request
@@ -20,7 +20,7 @@ type started struct {
 
 func newStarted() *started { return &started{answers: make(chan error, 1000)} }
 
-// start starts requests for one hit of each of n counters, and returns how many were settled at once.
+// start starts requests for one hit of each of n counters, and returns how many were settled immediately.
 func (b *started) start(t *testing.T, s backend.Starter, n int, l *descriptor.Limit) (settled int) {
 	t.Helper()
 	for i := range n {
@@ -50,7 +50,8 @@ func (b *started) send(t *testing.T) {
 	b.requests = nil
 }
 
-// The requests of a batch wait until it is sent, and then share one round trip. Without a batch, each goes at once.
+// The requests of a batch wait until it is sent, and then share one round trip. Without a batch, each is sent
+// immediately.
 func TestBatchIsOneRoundTrip(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := limit(1000, descriptor.Year)
@@ -93,7 +94,7 @@ func TestBatchDoesNotHoldUpWhatTheCacheKnows(t *testing.T) {
 	b.send(t)
 }
 
-// A batch that is sent after the store is closed is answered all the same.
+// A batch that is sent after the store is closed is still answered.
 func TestBatchOfAClosedStore(t *testing.T) {
 	s, _ := openStore(t, redis.Options{})
 	b := newStarted()
@@ -135,7 +136,7 @@ func TestLargeLogsDoNotShareAnAnswer(t *testing.T) {
 	if err := l.Compile(); err != nil {
 		t.Fatal(err)
 	}
-	const n = 80 // of 240 KB
+	const n = 80 // 240 KB each
 	for i := range n {
 		r := take(fmt.Sprint("k", i), l, 59_000)
 		if err := backend.Await(t.Context(), s, time.Now(), r); err != nil {

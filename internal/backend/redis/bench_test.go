@@ -53,7 +53,7 @@ func TestBytesPerCounter(t *testing.T) {
 	for _, f := range footprints {
 		t.Run(f.name, func(t *testing.T) {
 			usage, used := bytesPerCounter(t, server, f.limit, f.hits, 6_250)
-			if usage > f.usage*11/10 || used > f.used*1.1+10 { // with few keys, the server's own memory weighs more
+			if usage > f.usage*11/10 || used > f.used*1.1+10 { // the server's own memory weighs more with few keys
 				t.Errorf("MEMORY USAGE %d, used_memory %.0f per key; want at most %d and %.0f and a tenth", usage, used, f.usage, f.used)
 			}
 		})
@@ -133,7 +133,7 @@ func info(t testing.TB, client *goredis.Client, section, field string) int64 {
 	return n
 }
 
-// BenchmarkBytes reports the memory that a counter takes in Redis.
+// BenchmarkBytes reports the memory of a counter in Redis.
 func BenchmarkBytes(b *testing.B) {
 	server := redistest.Start(b)
 	for _, f := range footprints {

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redis"
 )
 
-// A call that gets the failed dial of another, cancelled call has not been cancelled itself: its caller gets an answer
-// by on_error.
+// A call that gets the failed dial of another, cancelled call has not been cancelled itself: it gets an answer by
+// on_error.
 func TestCancelledDialOfAnotherCall(t *testing.T) {
 	t.Parallel()
 	client := goredis.NewClient(&goredis.Options{

@@ -38,7 +38,7 @@ func TestRedisClockIsSet(t *testing.T) {
 			}
 			step(70*time.Second - at.Sub(at.Truncate(time.Minute)))
 		}
-		// fill takes all hits at once, and checks that one more is denied.
+		// fill takes all hits together, and checks that one more is denied.
 		fill := func(when string) {
 			if o := take(capacity); !o.Allowed {
 				t.Fatalf("%s, %s: %+v", name, when, o)

@@ -59,9 +59,9 @@ func TestClose(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// A store may be closed while a goroutine still looks at a counter. A look begins a search for the layout, and Close
-// waits for searches: the race detector sees if one begins during that wait. The Redis accepts connections and never
-// answers.
+// A store may be closed while a goroutine still looks at a counter. A look starts a search for the layout, and Close
+// waits for searches: the race detector notices a search that starts during that wait. The Redis accepts connections
+// and never answers.
 func TestCloseDuringALook(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -77,9 +77,9 @@ func TestCloseDuringALook(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = s.Peek(t.Context(), time.Now(), take("k", limit(1, descriptor.Year), 1)) // there is no answer
+			_ = s.Peek(t.Context(), time.Now(), take("k", limit(1, descriptor.Year), 1)) // Redis does not answer
 		}()
-		for range i { // the look comes before, meanwhile and after
+		for range i { // the look comes before, during and after Close
 			runtime.Gosched()
 		}
 		if err := s.Close(); err != nil {

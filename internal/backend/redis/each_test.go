@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Requests that share a call, each with a counter of its own, get the answers that they would get alone, and leave the
-// same in Redis.
+// Requests that share a call, each with a different counter, get the answers that they would get alone, and leave the
+// same values in Redis.
 func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

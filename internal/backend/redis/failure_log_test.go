@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// A few calls that Redis does not answer do not open the breaker. They are logged all the same, in one line, and later
-// ones not before ten seconds have passed.
+// A few calls that Redis does not answer do not open the breaker. They are still logged, in one line, and later ones
+// only after ten seconds.
 func TestFailureLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

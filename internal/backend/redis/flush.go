@@ -13,7 +13,7 @@ import (
 )
 
 // flush settles requests in one round trip. It has the store's timeout. Callers with an earlier deadline leave earlier.
-// It reports whether most takes were of a few hot counters, or returns hot if it does not know.
+// It reports whether most takes were of a few hot counters. If it cannot tell, it returns hot.
 func (q *queue) flush(batch []*inFlight, hot bool) bool {
 	if !q.store.apart() {
 		q.store.lookAgain()

@@ -32,8 +32,8 @@ func openStore(t *testing.T, opts redis.Options) (*redis.Store, *redistest.Serve
 	return s, server
 }
 
-// Many requests share a call, equal or not, with one take or several. The counters then hold what the outcomes say was
-// added, each denial had a reason, and no limit is exceeded.
+// Many requests share a call, equal or not, with one take or several. The counters then hold the hits that the outcomes
+// report as added, each denial had a reason, and no limit is exceeded.
 func TestRequestsShareACall(t *testing.T) {
 	store, _ := openStore(t, redis.Options{CallerClock: true})
 	now := time.Now()
@@ -216,8 +216,8 @@ func TestInFlightSharesTrips(t *testing.T) {
 	}
 }
 
-// A caller whose time is up while its request waits for a flush leaves at once, and a request that was not sent is not
-// counted.
+// A caller whose time is up while its request waits for a flush leaves immediately, and a request that was not sent is
+// not counted.
 func TestCallerLeavesTheQueue(t *testing.T) {
 	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
 	l := &descriptor.Limit{Requests: 100, Window: descriptor.Window{Unit: descriptor.Year}}

@@ -13,13 +13,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// restAfterMiss is for how long no caller sends its request itself after one of them had no answer in time: each of
-// these costs a connection, and a flush that nobody waits for does not.
+// restAfterMiss is for how long no caller sends its request itself after one of them had no answer in time. Such a miss
+// costs a connection; a late flush of the queue does not.
 const restAfterMiss = time.Second
 
-// settleHere settles a request in its caller's goroutine if nothing else waits or is in flight. The queue would have to
-// wake a worker for the request, and then the caller. It returns false if the request must enter the queue: then
-// nothing was done. The call counts as a flush. The caller leaves at its deadline, or when ctx is cancelled, which
+// settleHere settles a request in its caller's goroutine if nothing else waits or is in flight, because the queue would
+// have to wake a worker for the request, and then the caller. It returns false if the request must enter the queue:
+// then nothing was done. The call counts as a flush. The caller leaves at its deadline, or when ctx is cancelled, which
 // closes the connection.
 func (q *queue) settleHere(ctx context.Context, at int64, r *backend.Request) (settled bool, err error) {
 	s := q.store
@@ -61,7 +61,7 @@ func (q *queue) settleHere(ctx context.Context, at int64, r *backend.Request) (s
 type hereCall struct {
 	began    int64
 	deadline time.Time
-	callers  bool // the deadline is the caller's, not the store's timeout
+	callers  bool // whether the deadline is the caller's, not the store's timeout
 }
 
 // errNothingDone is the error of a call that must be made again, in the queue.
@@ -102,7 +102,7 @@ func (q *queue) endHere(began int64, missed bool) {
 	q.signal()
 }
 
-// takeHere makes one call. What needs another one is left to the queue.
+// takeHere makes one call. Requests that need another call are left to the queue.
 func (q *queue) takeHere(ctx context.Context, lane *redisconn.Lane, deadline time.Time, at int64, c *scriptCall,
 	r *backend.Request) error {
 	s := q.store

@@ -93,7 +93,7 @@ func TestCallersSendThemselves(t *testing.T) {
 	}
 }
 
-// Callers that meet count exactly, whoever sends their requests.
+// Callers that meet count exactly, no matter which goroutine sends their requests.
 func TestCallersThatMeet(t *testing.T) {
 	t.Parallel()
 	s := storeWithLanes(t, redistest.Start(t), redis.Options{Timeout: longest})
@@ -122,7 +122,7 @@ func TestCallersThatMeet(t *testing.T) {
 }
 
 // A caller leaves a moment before its deadline, or when it is cancelled, although it reads the answer itself. The
-// others after it get their own answers, and for a second nobody sends his request himself.
+// callers after it get their answers, and for a second no caller sends its request itself.
 func TestCallersLeave(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // inFlight is a request in a queue. It owns the memory that a flush works on, because a caller may leave at its
-// deadline and reuse its own memory. The queue watches the caller's deadline (expire).
+// deadline and reuse the memory of its request. The queue watches the caller's deadline (expire).
 type inFlight struct {
 	at           int64 // the time given by the caller
 	request      backend.Request
@@ -24,18 +24,18 @@ type inFlight struct {
 
 	callback func(error)      // called when there is an answer, or when no answer will come
 	whole    *backend.Request // the caller's request, which gets the outcomes
-	part     bool             // whole is a part of another request, whose error says what failed
+	part     bool             // whole is a part of another request, whose error names the failure
 
 	owners  atomic.Int32 // the caller and the queue; the last one to release it returns it to the pool
 	watched bool         // the queue watches its deadline; guarded by the queue's lock
-	slot    slotID       // of its counters; flush uses it where they cannot share a script
+	slot    slotID       // slot of its counters; flush uses it where they cannot share a script
 
 	ctx context.Context // the caller's; not used after the answer
 
 	mu     sync.Mutex
-	until  int64 // when the caller leaves, in nanoseconds after the queue's base; 0: never
-	caller bool  // until is the caller's deadline, not the store's timeout
-	late   bool  // until had passed at the last check by expire
+	until  int64 // when the caller leaves, in nanoseconds after the queue's base; 0 means never
+	caller bool  // whether until is the caller's deadline, not the store's timeout
+	late   bool  // whether until had passed at the last check by expire
 	state  inFlightState
 	err    error
 }
@@ -61,7 +61,8 @@ func (f *inFlight) init(ctx context.Context, at int64, r *backend.Request, done 
 	f.request.Takes = append(f.request.Takes[:0], r.Takes...)
 	f.request.Outcomes = append(f.request.Outcomes[:0], r.Outcomes...)
 	f.limits = slices.Grow(f.limits[:0], len(r.Takes))[:len(r.Takes)]
-	f.reservations = slices.Grow(f.reservations[:0], reservationsOf(r)) // whose addresses must not change
+	// allocated once, because their addresses must not change
+	f.reservations = slices.Grow(f.reservations[:0], reservationsOf(r))
 	start := 0
 	for i := range f.request.Takes {
 		t := &f.request.Takes[i]
@@ -102,7 +103,7 @@ func reservationsOf(r *backend.Request) (n int) {
 	return n
 }
 
-// copyTo gives the caller's request the answer.
+// copyTo copies the answer to the caller's request.
 func (f *inFlight) copyTo(r *backend.Request) {
 	copy(r.Outcomes, f.request.Outcomes)
 	if len(f.reservations) == 0 {
@@ -116,8 +117,9 @@ func (f *inFlight) copyTo(r *backend.Request) {
 	}
 }
 
-// enter begins the time that a request is in the queue: it is now by the wall clock, and at by the queue's clock.
-// timeout is the store's timeout, and late is how late timers are. It returns when the caller leaves; 0: never.
+// enter starts the time of a request in the queue: now by the wall clock, at by the queue's clock. timeout is the
+// store's timeout, and late is the present lateness of timers. It returns the time at which the caller leaves; 0 means
+// never.
 func (f *inFlight) enter(now time.Time, at int64, timeout, late time.Duration) (until int64) {
 	caller := false
 	if timeout > 0 {
@@ -153,7 +155,7 @@ func (f *inFlight) isAnswered() bool {
 	return f.state == answered
 }
 
-// answer gives the caller its answer. It returns false if the caller has one, else the callback must be called now.
+// answer delivers an answer. It returns false if the caller already has one, otherwise the callback must be called now.
 func (f *inFlight) answer(err error) (call bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -193,7 +195,7 @@ func (f *inFlight) expire(s *Store, now int64) (waits, call bool) {
 	}
 }
 
-// forget drops what f points to, so that it can be used again. It returns false if f holds too much memory for that.
+// forget clears the pointers in f, so that f can be reused. It returns false if f holds too much memory for that.
 func (f *inFlight) forget() bool {
 	if cap(f.keys) > keepRoom || cap(f.request.Takes) > 1024 {
 		return false

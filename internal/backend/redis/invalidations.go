@@ -28,7 +28,7 @@ type InvalidationsOptions struct {
 	// should not be the client that counts.
 	Client goredis.UniversalClient
 
-	Key string // of the stream; required
+	Key string // key of the stream; required
 
 	// Forget is called by Run for a counter whose hits another replica has given back. cleared means that they were all
 	// cleared, which also voids permits. The key is valid until it returns. Required.
@@ -40,32 +40,32 @@ type InvalidationsOptions struct {
 	Logger  *slog.Logger    // default slog.Default()
 }
 
-// Invalidations tell the replicas that share a Redis which counters were cleared, and which had hits given back,
-// so that each replica forgets what it remembers of them: denials and permits. The messages are in a stream.
-// Run reads it and sends what waits.
+// Invalidations tell the replicas that share a Redis which counters were cleared, and which had hits given back, so
+// that each replica forgets its denials and permits of them. The messages are in a stream. Run reads it and sends
+// waiting messages.
 //
-// # Why none is missed
+// # Why no message is missed
 //
 // Run reads the stream over one connection. After each new connection it finds the end of the stream first, and then
-// calls ForgetAll. So what was sent before is covered by ForgetAll, and what is sent later is read. While the
-// connection lasts, the numbers of the messages show whether one was removed before it was read. An end of the stream
-// that lies before the last message shows that Redis has lost data. In both cases Run starts again.
+// calls ForgetAll. So ForgetAll covers the messages before, and later messages are read. While the connection lasts,
+// the numbers of the messages show whether one was removed before it was read. An end of the stream that lies before
+// the last message shows that Redis has lost data. In both cases Run starts again.
 //
-// A message that cannot be sent is sent again until Redis takes it. Messages that wait are bounded; beyond the bound,
+// A message that cannot be sent is sent again until Redis accepts it. Waiting messages are bounded; beyond the bound,
 // one message for all counters replaces them. Forgetting a denial costs a trip to Redis, and forgetting permits costs
-// these permits, but an outdated denial could keep out a caller for a whole window. A replica that is killed loses what
-// has waited for at most a moment (gather).
+// these permits, but an outdated denial could deny a customer for a whole window. A replica that is killed loses the
+// messages of the last moment (gather).
 //
 // A message names the key of a counter. A replica then forgets its remembered denials and permits of that counter, for
 // all limits and rules.
 type Invalidations struct {
 	opts InvalidationsOptions
-	name string // of this replica: it skips its own messages
+	name string // name of this replica, which skips its own messages
 
 	refunds, resets pending
 	wake            chan struct{}
 
-	denied    atomic.Bool // Redis does not let this user use the stream, or there is none behind a proxy
+	denied    atomic.Bool // whether Redis does not let this user use the stream, or a proxy does not support it
 	connected atomic.Bool
 
 	events [len(eventNames)]atomic.Uint64
@@ -83,12 +83,12 @@ var eventNames = [...]string{eventSent: "sent", eventReceived: "received", event
 	eventForgotAll: "forgot_all"}
 
 const (
-	keptMessages = 256 // in the stream
+	keptMessages = 256 // length of the stream
 	maxPending   = 16 << 10
 	gather       = 20 * time.Millisecond // how long refunds wait for others, to share a message
 
-	readBlock = 400 * time.Millisecond // how long Redis waits for a message before it answers that there is none
-	// how much longer an answer may take. Less would make a slow Redis slower, because everything is forgotten
+	readBlock = 400 * time.Millisecond // how long Redis waits for a message before it answers without one
+	// additional time for an answer. Less would make a slow Redis slower, because each miss forgets everything
 	readGrace  = 2 * time.Second
 	retryAfter = 100 * time.Millisecond
 	retryMost  = time.Second
@@ -192,8 +192,8 @@ func (v *Invalidations) add(p *pending, key []byte) {
 	}
 }
 
-// Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. It is no error
-// that Redis does not let this user use the stream, or is behind a proxy: Run logs that.
+// Cleared sends that counters were cleared. If that fails, it is sent later, and an error is returned. If Redis does
+// not let this user use the stream, or is behind a proxy, Cleared returns nil: Run logs that.
 func (v *Invalidations) Cleared(ctx context.Context, counters []backend.Counter) error {
 	var keys []byte
 	for i := range counters {
@@ -265,7 +265,7 @@ func (v *Invalidations) Run(ctx context.Context) error {
 	return nil
 }
 
-// sendAll sends what waits. Before it returns it sends the rest.
+// sendAll sends waiting messages until ctx ends, and then the remaining ones.
 func (v *Invalidations) sendAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
@@ -323,7 +323,7 @@ func (v *Invalidations) receive(ctx context.Context) {
 			}
 			pause(ctx, deniedFor)
 		case isDenied(err):
-			if !v.denied.Swap(true) && !redisconn.IsMistake(err) { // who waits for Redis says what is wrong with the settings
+			if !v.denied.Swap(true) && !redisconn.IsMistake(err) { // programs that wait for Redis report wrong settings
 				v.opts.Logger.Warn("Redis does not let this user share resets and refunds with other replicas: their denial "+
 					"caches and leases may be out of date until a window ends; grant +xadd +xread +xrevrange", "key", v.opts.Key,
 					"error", err)
@@ -440,7 +440,7 @@ func (v *Invalidations) read(ctx context.Context, c *goredis.Conn, at position) 
 				return err
 			}
 			if before(end.id, at.id) || end.id == at.id && end.n != at.n {
-				return errLost // new messages may even begin with the ID of the last one: in one millisecond
+				return errLost // new messages may even start with the ID of the last one, within the same millisecond
 			}
 			continue
 		case err != nil:

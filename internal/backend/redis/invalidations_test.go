@@ -21,7 +21,7 @@ import (
 
 const invalidationsKey = "prefix:{invalidations}"
 
-// listener records what Invalidations receive.
+// listener records the counters that Invalidations report.
 type listener struct {
 	*redis.Invalidations
 
@@ -198,7 +198,7 @@ func TestMissedInvalidations(t *testing.T) {
 	a.await(t, "all", "late true")
 	b.await(t, "all", "late true")
 
-	// Redis loses its data, and its messages begin again, so soon that the first one has the ID of the last one.
+	// Redis loses its data, and its messages start again, so soon that the first one has the ID of the last one.
 	last, err := client.XRevRangeN(t.Context(), invalidationsKey, "+", "-", 1).Result()
 	if err != nil || len(last) != 1 {
 		t.Fatal(last, err)
@@ -228,7 +228,7 @@ func TestMissedInvalidations(t *testing.T) {
 	a.await(t, "all")
 	b.await(t, "all")
 
-	// What is no message of ours makes everybody forget everything.
+	// A message that is not one of ours makes every replica forget everything.
 	do("XADD", invalidationsKey, "*", "n", "6", "resets", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
 	a.await(t, "all")
 	b.await(t, "all")

@@ -45,7 +45,7 @@ func value(t *testing.T, metrics prometheus.Gatherer, name string) (sum float64)
 	return sum
 }
 
-// Redis stalls. Callers leave at their own deadlines; the other callers of the same flush are answered when Redis
+// Redis stalls. Callers leave at their deadlines; the other callers of the same flush are answered when Redis
 // continues. The connections stay open, and the late answers show the breaker that Redis is well. Nothing is counted
 // twice.
 func TestStall(t *testing.T) {
@@ -133,7 +133,7 @@ func TestStall(t *testing.T) {
 	}
 }
 
-// A caller leaves a moment before its deadline, so that its own answer is in time.
+// A caller leaves a moment before its deadline, so that it answers its client in time.
 func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t, redis.Options{})
@@ -153,8 +153,8 @@ func TestCallerLeavesBeforeItsDeadline(t *testing.T) {
 	}
 }
 
-// Redis hangs, and callers come and leave again. A request whose caller has left is not kept: what waits is bounded by
-// the callers that wait.
+// Redis hangs, and callers come and leave again. A request whose caller has left is not kept: the waiting requests are
+// no more than the waiting callers.
 func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
 	t.Parallel()
 	store, server := openStore(t, redis.Options{Timeout: 10 * longest})
@@ -182,7 +182,7 @@ func TestRequestsOfCallersThatLeftAreNotKept(t *testing.T) {
 	mustTake(t, store, "k", l, 1)
 }
 
-// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail at once. While the
+// Redis hangs. Calls without a deadline wait until it has been silent for a while, then all fail together. While the
 // breaker is open, calls fail immediately.
 func TestSilence(t *testing.T) {
 	t.Parallel()
@@ -217,13 +217,13 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A refused connection opens the breaker at once.
+// A refused connection opens the breaker immediately.
 func TestRefusedConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	metrics := prometheus.NewRegistry()
 	client := connect(t, redisconn.Options{URL: server.Addr, Breaker: &redisconn.BreakerOptions{Metrics: prom.With(metrics), OpenFor: longest}})
-	store := redis.New(redis.Options{Client: client, Sharded: true}) // else the probe would be the first call
+	store := redis.New(redis.Options{Client: client, Sharded: true}) // otherwise the probe would be the first call
 	defer func() { _ = store.Close() }()
 	server.Kill(t)
 	for range 2 {

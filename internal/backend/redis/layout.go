@@ -19,14 +19,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/scripts"
 )
 
-// Layout is what is behind an address, and so which keys may share a script. One address may lead to several servers:
-// behind a proxy that routes by key, a script sees only the keys of one of them, and would count a second counter on
-// the wrong server, without an error.
+// Layout describes the servers behind an address, and so which keys may share a script. One address may lead to several
+// servers: behind a proxy that routes by key, a script sees only the keys of one of them, and would count a second
+// counter on the wrong server, without an error.
 type Layout int32
 
 // The layouts.
 const (
-	// LayoutUnknown is the layout until a probe has found another one. Each script has the keys of one counter meanwhile.
+	// LayoutUnknown is the layout until a probe has found another one. Until then each script has the keys of one counter.
 	LayoutUnknown Layout = iota
 	// OneServer is a server that accepts any keys in a script.
 	OneServer
@@ -52,9 +52,9 @@ const anything = "return 1"
 // differ in the last one to the same server.
 func mixed(i int) string { return strconv.FormatUint(uint64(i+1)*0x9e3779b97f4a7c15, 16) }
 
-// FindLayout finds out what is behind the address of a client that is no cluster's. With an error, no call can be
+// FindLayout detects the layout behind the address of a client that is not a cluster's. With an error, no call can be
 // answered now. Without one, the layout may still be unknown, because some answers were missing. The keys that it uses
-// begin with prefix.
+// start with prefix.
 func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix string) (found Layout, reason, err error) {
 	ctx = redisconn.Probe(ctx)
 	for range 3 {
@@ -88,7 +88,7 @@ func probe(ctx context.Context, client goredis.UniversalClient, prefix string) (
 				pipe.Eval(ctx, scripts.Forget().Text, []string{name + mixed(i), name})
 			}
 		}
-		_, _ = pipe.Exec(ctx) // what is left expires
+		_, _ = pipe.Exec(ctx) // remaining keys expire
 	}()
 
 	var moved, failed, crossed, denied, unwritten error
@@ -205,7 +205,7 @@ func (s *Store) apart() bool { return Layout(s.layout.Load()) != OneServer }
 // search is the search for the layout, in the background.
 type search struct {
 	mu    sync.Mutex
-	next  time.Time     // when another one may begin
+	next  time.Time     // when another search may start
 	ended chan struct{} // closed when the latest one has ended
 	work  sync.WaitGroup
 
@@ -215,7 +215,7 @@ type search struct {
 	end  context.CancelFunc
 }
 
-// look begins to find the layout, if it is unknown. It returns a channel that is closed when that has ended.
+// look starts a search for the layout, if it is unknown. It returns a channel that is closed when the search has ended.
 func (s *Store) look() (ended <-chan struct{}) {
 	if Layout(s.layout.Load()) != LayoutUnknown {
 		return nil
@@ -223,23 +223,23 @@ func (s *Store) look() (ended <-chan struct{}) {
 	return s.begin()
 }
 
-// lookAgain begins to find the layout of a server once more if connections were opened meanwhile: they may lead to
-// something else.
+// lookAgain starts another search for the layout of a server if connections were opened since the last one: they may
+// lead to other servers.
 func (s *Store) lookAgain() {
 	if c := s.opts.Connections; c != nil && c.Opened() != s.search.opened.Load() {
 		s.begin()
 	}
 }
 
-// stop ends a search, and none begins after it: a call may still be at its start, in the records' own goroutines for
-// example.
+// stop ends a search and prevents further ones. A call may still start at this time, for example in the goroutines of
+// records.
 func (l *search) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.end()
 }
 
-// begin begins a search, unless one has begun a moment ago.
+// begin starts a search, unless one has started a moment ago.
 func (s *Store) begin() (ended <-chan struct{}) {
 	l := &s.search
 	l.mu.Lock()

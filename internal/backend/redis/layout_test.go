@@ -61,7 +61,7 @@ func forEachLayout(t *testing.T, test func(t *testing.T, opts redis.Options, ser
 	}
 }
 
-// logged keeps what is logged.
+// logged is a writer that keeps the log.
 type logged struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -81,8 +81,8 @@ func (l *logged) text() string {
 
 func (l *logged) count(text string) int { return strings.Count(l.text(), text) }
 
-// From the first call on, whoever calls together, each limit admits exactly what it allows, whatever is behind the
-// address.
+// From the first call on, regardless of which requests share a call, each limit allows exactly its hits in every
+// layout.
 func TestLayoutsAreExact(t *testing.T) {
 	const values, callers, each, requests = 6, 16, 8, 20
 	forEachLayout(t, func(t *testing.T, opts redis.Options, _ []*redistest.Server, apart bool, log *logged) {
@@ -165,7 +165,7 @@ func TestLayoutsLoseNoHits(t *testing.T) {
 	})
 }
 
-// What belongs to a counter is on the counter's server: penalties and reservations work, and a reset clears them.
+// The keys of a counter are on one server: penalties and reservations work, and a reset clears them.
 func TestLayoutsKeepCountersTogether(t *testing.T) {
 	forEachLayout(t, func(t *testing.T, opts redis.Options, servers []*redistest.Server, _ bool, _ *logged) {
 		s := redis.New(opts)
@@ -333,7 +333,7 @@ func TestLayoutOfAProxyThatReplacesAServer(t *testing.T) {
 	}
 }
 
-// A node of a cluster with other nodes cannot serve all counters: health says so, and what to set.
+// A node of a cluster with other nodes cannot serve all counters: Ping reports this, and the setting to correct.
 func TestLayoutOfANodeAmongOthers(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	log := new(logged)
@@ -349,7 +349,7 @@ func TestLayoutOfANodeAmongOthers(t *testing.T) {
 	}
 }
 
-// A server whose clock is set during a probe is not taken for several: what the probe writes expires then.
+// A server whose clock is set during a probe is not mistaken for several, although the keys of the probe expire then.
 func TestLayoutWhenTheClockIsSet(t *testing.T) {
 	start := time.Now()
 	server, set := redistest.StartWithStoppedClock(t, start)

@@ -47,8 +47,8 @@ func lyftTake(value string, l *descriptor.Limit, hits int64) *backend.Request {
 	return r
 }
 
-// Both services count under one limit at the same time. Together they admit exactly the limit, and the counter is what
-// envoyproxy/ratelimit would have left.
+// Both services count under one limit at the same time. Together they allow exactly the limit, and leave the counter as
+// envoyproxy/ratelimit alone would.
 func TestCountsWithTheReference(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Minute})
 	theirs := &reference{client: dial(t, server), jitter: 30}
@@ -117,7 +117,7 @@ func TestResetOfLyftKeys(t *testing.T) {
 	}
 }
 
-// Over many windows of a second, with hits of several sizes, the keys hold what both services admitted.
+// Over many windows of a second, with hits of several sizes, the keys hold the hits that both services allowed.
 func TestCountsWithTheReferenceOverWindows(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true, LyftJitter: time.Hour})
 	theirs := &reference{client: dial(t, server), jitter: 60}
@@ -214,11 +214,11 @@ func TestLyftKeysExpire(t *testing.T) {
 	}
 }
 
-// lyftMost is what a window counts at most under a limit of 32 bits.
+// lyftMost is the largest count of a window under a limit of 32 bits.
 const lyftMost = 1<<40 - 1
 
-// A foreign value under a key fails no call, and the next hit that counts repairs it, so that envoyproxy/ratelimit can
-// use it again too.
+// A foreign value under a key does not make calls fail, and the next hit that counts repairs it, so that
+// envoyproxy/ratelimit can use it again too.
 func TestLyftKeysArePoisoned(t *testing.T) {
 	store, server := openStore(t, redis.Options{LyftKeys: true})
 	admin := server.Client(t)
@@ -331,7 +331,8 @@ func TestLyftKeysAreReset(t *testing.T) {
 	var all []backend.Counter
 	for _, u := range []descriptor.Unit{descriptor.Second, descriptor.Hour, descriptor.Year} {
 		r := lyftTake("v", limit(10, u), 3)
-		if err := backend.Await(t.Context(), store, time.Unix(1, 0), r); err != nil { // the caller's clock is wrong
+		// the clock of Redis decides, not this time
+		if err := backend.Await(t.Context(), store, time.Unix(1, 0), r); err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, backend.Counter{Key: r.Takes[0].Key, Limit: r.Takes[0].Limit})
@@ -447,8 +448,8 @@ func TestRedisClockDecidesLyftKeys(t *testing.T) {
 	}
 }
 
-// Requests share a call because their keys have one slot at the caller's time. If that time is wrong, they are sent
-// again one by one.
+// Requests share a call because their keys have one slot at the time given by the caller. If that time is wrong, they
+// are sent again one by one.
 func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	wrong := time.Unix(1_000_000_000, 0)
@@ -480,7 +481,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 }
 
 // On a cluster a key's slot changes with its window. Requests in flight when a window ends do not fail, and count
-// exactly; so do requests over several slots, even if callers choose the slot with braces.
+// exactly; so do requests over several slots, even if clients choose the slot with braces.
 func TestLyftKeysOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.Setup{})
 	stores := []*redis.Store{

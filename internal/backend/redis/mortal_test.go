@@ -48,7 +48,7 @@ func TestReservationsOfKilledProcesses(t *testing.T) {
 }
 
 // mortal is a store in another process, TestTaker, that is killed with SIGKILL now and then while it carries out a
-// request. Then another one takes its place. Redis' clock is what the caller says.
+// request. Then another process replaces it. Redis' clock is set by the test.
 type mortal struct {
 	t      *testing.T
 	server *redistest.Server
@@ -81,14 +81,14 @@ type order struct {
 type orderedTake struct {
 	Key         []byte
 	Number      int
-	Limit       []byte // JSON; empty: the taker knows the number
-	Zone        string // of the limit, which is not in its JSON
+	Limit       []byte // JSON; empty for a number that the taker already has
+	Zone        string // time zone of the limit, which is not in its JSON
 	Hits        int64
 	Member      int
 	Reservation *backend.Reservation
 }
 
-// reply is what a taker answers.
+// reply is a taker's answer.
 type reply struct {
 	Outcomes     []backend.Outcome
 	Reservations []backend.Reservation
@@ -208,7 +208,7 @@ func (m *mortal) start() error {
 	return nil
 }
 
-// bury waits until a killed process has ended, and Redis has carried out what it sent.
+// bury waits until a killed process has ended, and Redis has carried out its commands.
 func (m *mortal) bury() {
 	_ = m.taker.cmd.Wait()
 	m.taker = nil

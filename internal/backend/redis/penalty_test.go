@@ -33,7 +33,7 @@ func mustPenalise(t *testing.T, s backend.Store, r *backend.Request) (penalty, o
 }
 
 // The counter has the key and the value that it has without a penalty, so that other versions count with this one. The
-// penalty has a key next to it, which ends with it. A value of others there is no penalty.
+// penalty has a key next to it, which expires when the penalty ends. A foreign value in that key is not a penalty.
 func TestPenaltyIsBesideTheCounter(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	client, l := server.Client(t), limit(3, descriptor.Year)
@@ -90,7 +90,7 @@ func TestPenaltyIsInTheSlotOfItsCounter(t *testing.T) {
 	})
 }
 
-// Of requests at the same time, one begins the penalty, and no more pass than the limit allows.
+// If several requests run at the same time, one starts the penalty, and no more pass than the limit allows.
 func TestPenaltyBeginsOnce(t *testing.T) {
 	first, server := openStore(t, redis.Options{})
 	second := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
@@ -166,7 +166,7 @@ func TestPenaltiesOfOneCall(t *testing.T) {
 	}
 }
 
-// When Redis has no memory left, no penalty begins. What only such a penalty would deny has no answer.
+// When Redis has no memory left, no penalty starts. A request that only such a penalty would deny has no answer.
 func TestNoPenaltyWithoutMemory(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := limit(3, descriptor.Year)

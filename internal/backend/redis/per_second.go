@@ -17,7 +17,7 @@ type Pair struct {
 	PerSecond *Store // windows of at most one second, without a penalty
 	Other     *Store
 
-	GaveBack func(*backend.Take, *backend.Outcome) // as in Options, for requests with counters in both stores
+	GaveBack func(*backend.Take, *backend.Outcome) // see Options.GaveBack; for requests with counters in both stores
 }
 
 // Start implements backend.Store. A request that has counters in both stores gets a goroutine.

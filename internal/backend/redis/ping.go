@@ -13,9 +13,9 @@ import (
 )
 
 // Ping checks whether Redis answers and runs scripts, and whether it gives them the time. On a cluster it calls all
-// primaries at once, and one answer is enough: that node's counters can be used. The same holds for servers behind a
-// proxy, which answers a PING itself. Only ctx bounds it, not Options.Timeout, because Ping checks whether Redis is
-// reachable, not how fast it is. No breaker stops it.
+// primaries at the same time, and one answer is enough: that node's counters can be used. The same holds for servers
+// behind a proxy, which answers a PING itself. Only ctx bounds it, not Options.Timeout, because Ping checks whether
+// Redis is reachable, not how fast it is. Breakers do not stop it.
 func (s *Store) Ping(ctx context.Context) error {
 	// The library notices a deadline, but not a cancelled context. A replica that is stopping must not wait for the
 	// deadline.

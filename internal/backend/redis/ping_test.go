@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// On a cluster one primary that answers is enough. If none does, the ping ends with the caller's time.
+// On a cluster one primary that answers is enough. Without any answer, the ping ends when ctx does.
 func TestPingOfACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, redistest.Setup{})
@@ -47,7 +47,7 @@ func TestPingOfACluster(t *testing.T) {
 	redistest.Eventually(t, "it to answer again", ping)
 }
 
-// While all connections are in use, a ping waits for one, even if calls would fail at once then.
+// While all connections are in use, a ping waits for one, even if calls would fail immediately then.
 func TestPingWaitsForAConnection(t *testing.T) {
 	server := redistest.Start(t)
 	for _, onEmpty := range []string{"WAIT", "ERROR"} {

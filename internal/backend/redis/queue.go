@@ -12,11 +12,11 @@ import (
 )
 
 // queue lets requests that are in flight together share round trips. It adds no delay: requests that arrive during a
-// flush are sent together in the next one, and requests that find no flush in flight are sent at once. Requests of one
-// batch enter the queue together, and leave it together.
+// flush are sent together in the next one, and requests that find no flush in flight are sent immediately. Requests of
+// one batch enter the queue together, and leave it together.
 //
-// Workers send the flushes. A flush waits for its answer up to the store's timeout, whatever its callers do: each
-// of them leaves at its own deadline. So a late answer still shows that Redis works, and the connection stays open.
+// Workers send the flushes. A flush waits for its answer up to the store's timeout, even after its callers have left:
+// each of them leaves at its deadline. So a late answer still shows that Redis works, and the connection stays open.
 //
 // mu guards all fields that change. The channels only wake workers up.
 type queue struct {
@@ -25,29 +25,29 @@ type queue struct {
 
 	mu        sync.Mutex
 	state     schedule
-	watched   []*inFlight // requests whose deadlines expire checks; some of them are answered already
-	ticking   bool        // the timer that runs expire is set
-	running   int         // workers
-	restUntil int64       // until when no caller sends its request itself
+	watched   []*inFlight // requests whose deadlines expire checks; some of them may be answered already
+	ticking   bool        // whether the timer that runs expire is set
+	running   int         // number of workers
+	restUntil int64       // time until which no caller sends its request itself
 	closed    bool
 
 	timer   *time.Timer
 	due     int64            // when the timer fires, if it is set
-	late    backend.Lateness // of the timer
-	begun   chan struct{}    // a slot is reserved to flush what waits, which is claimed
+	late    backend.Lateness // lateness of the timer
+	begun   chan struct{}    // a slot is reserved to flush the waiting requests, which are claimed
 	wake    chan struct{}    // requests wait and no worker has claimed them; closed by close
 	landed  chan struct{}    // a slot is free again
 	workers sync.WaitGroup
-	pool    sync.Pool // of *inFlight
+	pool    sync.Pool // *inFlight
 }
 
 const (
-	// expireEvery is how late a caller may learn that its deadline has passed. A timer for each caller would cost more
-	// than everything else here.
+	// expireEvery is how late a caller may notice that its deadline has passed. A timer for each caller would cost more
+	// than the rest of the queue.
 	expireEvery = time.Millisecond
-	// expireFirst is when callers are checked first, if no deadline comes before and Redis answers quickly. They usually
-	// have their answers by then. A timer that is stopped wakes a process that sleeps all the same, so one of expireEvery
-	// would wake it once for each call.
+	// expireFirst is the time of the first check of callers, if no deadline comes before and Redis answers quickly. They
+	// usually have their answers by then. Even a stopped timer wakes a sleeping process, so a timer of expireEvery would
+	// wake it once for each call.
 	expireFirst = 20 * time.Millisecond
 )
 
@@ -72,7 +72,7 @@ func (q *queue) newRequest(ctx context.Context, at int64, r *backend.Request, do
 	return f
 }
 
-// start begins to settle a request. With a batch, the request enters the queue when the batch is sent.
+// start sends a request to the workers. With a batch, the request enters the queue when the batch is sent.
 func (q *queue) start(f *inFlight, b *backend.Batch) {
 	apart := q.store.CallerClock()
 	switch {
@@ -135,7 +135,7 @@ func (q *queue) put(apart bool, requests ...*inFlight) bool {
 }
 
 // startWorkers makes sure that a worker is free: one may wait for a slot while the others wait for answers. Most
-// processes never have many round trips in flight. The caller holds the lock, and the queue is not closed or has a
+// replicas never have many round trips in flight. The caller holds the lock, and the queue is not closed or has a
 // worker.
 func (q *queue) startWorkers() {
 	for ; q.running <= q.state.flushes; q.running++ {
@@ -179,8 +179,7 @@ func (q *queue) tick(now, due int64) {
 }
 
 // expire answers callers whose deadline or timeout has passed. It runs again as long as any request is watched. While
-// Redis hangs, no flush drops the requests of callers that have left. So expire drops them when they are the larger
-// part.
+// Redis hangs, no flush drops the requests of callers that have left. So expire drops them when they are the majority.
 func (q *queue) expire() {
 	var expired []*inFlight
 	q.mu.Lock()
@@ -269,7 +268,7 @@ func (q *queue) awaitSlot(timer *time.Timer) bool {
 	return true
 }
 
-// sendWaiting flushes until nothing waits. The worker has claimed what waits, and has a slot.
+// sendWaiting flushes until no requests wait. The worker has claimed the waiting ones, and has a slot.
 func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	q.mu.Lock()
 	q.state.claimed = false
@@ -286,7 +285,7 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 		q.mu.Lock()
 		hot = hot || kept && len(q.state.waiting) > 0
 		q.state.ended(began, now, hot)
-		began, q.state.latest = now, now // the next flush begins in the same slot
+		began, q.state.latest = now, now // the next flush starts in the same slot
 		batch = q.next(batch)
 		q.mu.Unlock()
 	}
@@ -294,7 +293,8 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	return batch
 }
 
-// next takes the requests of the next flush. If there are none, it frees the slot. The caller holds the lock.
+// next removes the requests of the next flush from the queue. Without any, it frees the slot. The caller holds the
+// lock.
 func (q *queue) next(batch []*inFlight) []*inFlight {
 	clear(batch)
 	batch = q.state.take(batch[:0], q.release)
@@ -302,11 +302,11 @@ func (q *queue) next(batch []*inFlight) []*inFlight {
 		q.state.free()
 		q.rest()
 	}
-	q.wakeWorker() // for the requests that are left
+	q.wakeWorker() // another worker may send the remaining requests
 	return batch
 }
 
-// rest stops the timer if no caller waits: it would wake a process that may sleep. The caller holds the lock.
+// rest stops the timer if no caller waits: it would wake a sleeping process. The caller holds the lock.
 func (q *queue) rest() {
 	if !q.ticking || !q.state.idle() {
 		return
@@ -328,7 +328,7 @@ func (q *queue) signal() {
 	}
 }
 
-// sendApart settles a request on its own, unless its caller has left.
+// sendApart settles a request with a separate call, unless its caller has left.
 func (q *queue) sendApart(f *inFlight) {
 	if !f.markSent() {
 		q.release(f)
@@ -337,7 +337,7 @@ func (q *queue) sendApart(f *inFlight) {
 	q.finish(f, q.store.settle(context.Background(), f.at, &f.request))
 }
 
-// finish gives a request's caller the answer, if it still waits.
+// finish answers a request, if its caller still waits.
 func (q *queue) finish(f *inFlight, err error) {
 	if f.answer(err) {
 		q.deliver(f)

@@ -16,9 +16,10 @@ import (
 type queues struct {
 	store       *Store
 	connections int
-	common      *queue // for a single server, and for a cluster's requests whose node is unknown
+	common      *queue // queue of a single server, and of a cluster's requests whose node is unknown
 
-	nodes atomic.Pointer[map[string]*queue] // by address; replaced as a whole, so that finding a queue takes no lock
+	// queues by address of the node; replaced as a whole, so that finding a queue takes no lock
+	nodes atomic.Pointer[map[string]*queue]
 
 	mu     sync.Mutex // held to replace nodes
 	closed bool
@@ -48,7 +49,7 @@ func (s *queues) of(ctx context.Context, r *backend.Request) *queue {
 	return s.ofNode(addr)
 }
 
-// ofNode returns the queue of a node, and makes it if there is none.
+// ofNode returns the queue of a node, and makes it if necessary.
 func (s *queues) ofNode(addr string) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()

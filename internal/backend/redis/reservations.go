@@ -13,18 +13,18 @@ import (
 
 // The reservations of a counter are a list (the scripts call it a book), in keys next to the counter's key: a string,
 // or a hash and a sorted set if there are many (holds.lua, holds_large.lua). Requests that concern them share calls
-// with other requests. Such a call runs a script of its own kind.
+// with other requests. Such a call runs a separate kind of script.
 //
 // Most reservations and commits are the only take of their group, and in their call the only one of their counter.
 // These are packed as steps, which the script decides in a short loop.
 
 const (
 	settledPerTake = 8         // reservations that are settled for each take that concerns reservations of its counter
-	mostSettled    = 64        // in one call, for one counter
+	mostSettled    = 64        // settled reservations of one counter in one call, at most
 	mostReserving  = 1<<16 - 1 // takes of a group that reserve: the script numbers them in 16 bits
-	takeSize       = 48        // of a packed take
-	answerSize     = 41        // of what the script says about the reservation of a take, at most
-	runSize        = 2         // of what is before the limit of a run of steps
+	takeSize       = 48        // size of a packed take
+	answerSize     = 41        // most bytes of an answer about the reservation of a take
+	runSize        = 2         // bytes in front of the limit of a run of steps
 )
 
 // fewReservations is how many reservations make a list large. The form of large lists costs less per reservation then,
@@ -41,21 +41,21 @@ const (
 // answerSizes are the bytes that follow the first one.
 var answerSizes = [...]int{noReservation: 0, hasReservation: 40, tooMany: 8}
 
-// reservesHits is what a packed take of a reservation contains instead of the flag for counting denied hits. Its repeat
+// reservesHits marks a packed take of a reservation, in the place of the flag for counting denied hits. Its repeat
 // count is then the number of the reservation in its group.
 const reservesHits = 2
 
-// What a take does with a reservation, for the script.
+// Operations on a reservation, for the script.
 const (
 	doesReserve = iota
 	doesReport
 	doesCommit
 	doesCommitOrCharge
 	doesExtend
-	beginsGroup = 128 // more for the first one of a group
+	beginsGroup = 128 // added for the first operation of a group
 )
 
-// reservationCall is what a call says about reservations.
+// reservationCall is the part of a call that concerns reservations.
 type reservationCall struct {
 	reserved []int // the counters with reservations, as indexes in counters
 	// the reservations that takes make or change, in the order of the script's answers
@@ -63,14 +63,14 @@ type reservationCall struct {
 	reservationArg packedArg // ARGV[2], if there are lists
 	large          bool      // the keys of large lists are named too
 
-	runs       int                    // how many runs of steps there are
-	run        int                    // where the latest one begins in reservationArg; 0: nowhere
-	open       int                    // how many lists have takes that are no steps
-	operations []byte                 // of these takes: the end of reservationArg
+	runs       int                    // number of runs of steps
+	run        int                    // start of the latest run in reservationArg; 0 before the first run
+	open       int                    // number of lists with takes that are not steps
+	operations []byte                 // operations of these takes: the end of reservationArg
 	operated   []*backend.Reservation // their reservations
 }
 
-// begin forgets all reservations.
+// begin clears all reservations.
 func (c *reservationCall) begin(large bool) {
 	clear(c.reservations)
 	c.reserved, c.reservations, c.operated, c.large = c.reserved[:0], c.reservations[:0], c.operated[:0], large
@@ -83,7 +83,8 @@ func concernsReservations(t *backend.Take) bool {
 }
 
 // addReservations makes the call look at the reservations of the k-th counter for a take. Operations on reservations
-// that expire as charged do not depend on what else has expired: then only takes that reserve settle reservations.
+// that expire as charged do not depend on other reservations that have expired: then only takes that reserve settle
+// reservations.
 func (c *scriptCall) addReservations(k int, t *backend.Take) {
 	counter := &c.counters[k]
 	if counter.reservations == 0 {
@@ -133,12 +134,12 @@ func (c *scriptCall) packReserving(m *terms, shapes scripts.Set) error {
 	return nil
 }
 
-// beginReservations begins the arguments about reservations.
+// beginReservations starts the arguments about reservations.
 func (c *scriptCall) beginReservations(small int) {
 	b := binary.LittleEndian.AppendUint16(c.reservationArg[:0], uint16(len(c.counters)))
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(c.reserved)))
 	b = binary.LittleEndian.AppendUint16(b, uint16(small))
-	c.reservationArg = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // how many runs and open lists, and where these begin
+	c.reservationArg = append(b, 0, 0, 0, 0, 0, 0, 0, 0) // number of runs and of open lists, and where these start
 	c.operations, c.runs, c.run, c.open = c.operations[:0], 0, 0, 0
 	for _, k := range c.reserved {
 		if counter := &c.counters[k]; counter.mixed {
@@ -265,7 +266,7 @@ func (c *scriptCall) packReservations(g *takeGroup, m *terms) error {
 		c.packTake(t, k, countDenied, vote, lastOf(g, i), times, hits, m)
 	}
 	c.operations[held+4+4+2] += beginsGroup
-	// Where the group begins and ends is known now. Lua counts from 1.
+	// The start and the end of the group are known now. Lua counts from 1.
 	for at := held; at < len(c.operations); at += operationSize {
 		binary.LittleEndian.PutUint32(c.operations[at:], uint32(first+1))
 		binary.LittleEndian.PutUint32(c.operations[at+4:], uint32(len(c.packed)-takeSize+1))
@@ -294,7 +295,7 @@ func lastOf(g *takeGroup, i int) byte {
 
 const operationSize = 4 + 4 + 2 + 1 + 16 + 8 + 8 + 8
 
-// doesOf returns what a take does with a reservation, for the script.
+// doesOf returns the script's code for an operation on a reservation.
 func doesOf(h *backend.Reservation) byte {
 	switch h.Op {
 	case backend.OpExtend:
@@ -313,7 +314,7 @@ func doesOf(h *backend.Reservation) byte {
 	}
 }
 
-// packOperation adds what a take does with a reservation.
+// packOperation adds the operation of a take on a reservation.
 func (c *scriptCall) packOperation(t *backend.Take, k int, least int64) {
 	h := t.Reservation
 	b := append(c.operations, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -344,7 +345,7 @@ func (c *scriptCall) addReservationKeys() {
 	}
 }
 
-// readReservations fills in what the script says about the reservations, and returns the rest of the reply.
+// readReservations decodes the script's answers about the reservations, and returns the rest of the reply.
 func (c *scriptCall) readReservations(reply []byte) (rest []byte, err error) {
 	for _, h := range c.reservations {
 		h.Result, h.Granted, h.Expires, h.Stored = backend.ReservationDone, 0, 0, backend.StoredReservation{}

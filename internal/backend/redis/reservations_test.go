@@ -253,7 +253,7 @@ func TestBooksGrowAndShrink(t *testing.T) {
 	}
 }
 
-// A caller that dies leaves its reservation behind. The time to live ends it, by Redis' own clock.
+// A holder that dies leaves its reservation behind. The reservation's time to live ends it, by Redis' own clock.
 func TestAHolderDies(t *testing.T) {
 	s, _ := openStore(t, redis.Options{})
 	l := reservable(limit(10, descriptor.Year), true)
@@ -407,8 +407,8 @@ func TestARequestThatCannotBeSentFailsAlone(t *testing.T) {
 	}
 }
 
-// Without the rights for reservations, these fail. What shares their call does not. If Redis rejects a command when the
-// counters are written already, nothing is sent again, because it would count twice.
+// Users without the rights for reservations cannot reserve. Other requests of the same call still succeed, unless Redis
+// rejects a command when the counters are written already: then nothing is sent again, because it would count twice.
 func TestReservationsWithoutRights(t *testing.T) {
 	for _, c := range []struct {
 		rights  string
@@ -426,7 +426,7 @@ func TestReservationsWithoutRights(t *testing.T) {
 		}
 		l := limit(10, descriptor.Year)
 		if !c.release {
-			// this makes the list, which needs no right of its own
+			// this makes the list, which needs no additional right
 			mustReserve(t, s, "held", reservable(l, false), 1, reserve("first"))
 		}
 		errs := startAll(t, s, take("a", l, 3), holding("held", reservable(l, c.release), 2, reserve("x")), take("b", l, 3),
@@ -442,7 +442,7 @@ func TestReservationsWithoutRights(t *testing.T) {
 	}
 }
 
-// What others wrote under the keys of reservations counts as nothing.
+// Foreign values under the keys of reservations are ignored.
 func TestForeignRecords(t *testing.T) {
 	s, server := openStore(t, redis.Options{})
 	l := reservable(limit(10, descriptor.Year), false)
@@ -466,7 +466,7 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// A caller that chooses the bytes of a key cannot put the reservations of its counter into another slot than the
+// A client that chooses the bytes of a key cannot put the reservations of its counter into another slot than the
 // counter.
 func TestRecordsAreInTheSlotOfTheirCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -538,7 +538,7 @@ func TestReservationsOnACluster(t *testing.T) {
 	check("concurrent", 17, 17, 17, 17, 67)
 }
 
-// The script does with reservations what the memory store does, step by step, under every algorithm.
+// The script settles reservations like the memory store, step by step, under every algorithm.
 func TestReservationsAsInMemory(t *testing.T) {
 	client := dial(t, redistest.Start(t))
 	large := redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: true})
@@ -561,7 +561,7 @@ func TestReservationsAsInMemory(t *testing.T) {
 				take := backend.Take{Key: fmt.Appendf(nil, "%d|%d", run, rapid.IntRange(0, 1).Draw(t, "key")), Limit: l, Hits: rapid.Int64Range(0, 12).Draw(t, "hits")}
 				op := rapid.IntRange(0, 4).Draw(t, "op")
 				if op == 0 {
-					take.Hits++ // in a group, a look at a new counter need not see what commits have added
+					take.Hits++ // a look at a new counter, in a group, need not see the hits of commits
 					return take
 				}
 				h := &backend.Reservation{
@@ -582,7 +582,8 @@ func TestReservationsAsInMemory(t *testing.T) {
 			for i := range takes {
 				takes[i].Member = i
 				if h := takes[i].Reservation; h != nil {
-					h.TTL += int64(3*step + i) // of reservations that expire at once, any may be dropped first
+					// distinct ends, because any of several reservations that expire at the same time may be dropped first
+					h.TTL += int64(3*step + i)
 				}
 			}
 			together := rapid.Bool().Draw(t, "together")

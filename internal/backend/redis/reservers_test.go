@@ -31,7 +31,7 @@ const (
 	reserverNumber = "RATELIMITD_TEST_RESERVER_NUMBER"
 )
 
-// What reservers reserve, and for how long.
+// Hits and duration of the reservations that reservers make.
 const (
 	reserverLimit = 40
 	reserverMost  = 12
@@ -142,8 +142,8 @@ func (h *reserver) step(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// Processes that reserve are killed with SIGKILL at any moment. What they held is released or stays charged when it
-// expires: nothing is lost, and nothing is charged twice.
+// Processes that reserve are killed with SIGKILL at any moment. Their reservations are released or stay charged when
+// they expire: nothing is lost, and nothing is charged twice.
 func TestReserversMayBeKilled(t *testing.T) {
 	lasts := 2 * time.Second
 	if os.Getenv("RATELIMITD_SOAK") != "" {
@@ -151,7 +151,7 @@ func TestReserversMayBeKilled(t *testing.T) {
 	}
 	server := redistest.Start(t)
 	var mu sync.Mutex
-	var least, most int64 // what the counter of the sum may contain
+	var least, most int64 // bounds of the counter of the sum
 	var reservations, doubtful int
 	kill := make(chan struct{})
 	var running sync.WaitGroup
@@ -175,7 +175,7 @@ func TestReserversMayBeKilled(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				a := newAudit(stdout, func() { // it has begun to reserve
+				a := newAudit(stdout, func() { // it has started to reserve
 					time.AfterFunc(time.Duration(random.IntN(500))*time.Millisecond, func() { _ = cmd.Process.Kill() })
 				})
 				_ = cmd.Wait()
@@ -218,7 +218,7 @@ func TestReserversMayBeKilled(t *testing.T) {
 	}
 }
 
-// audit is what the steps of a reserver, until it was killed, say about the counter of the sum.
+// audit holds the bounds of the counter of the sum, from the steps of a reserver until it was killed.
 type audit struct {
 	least, most            int64
 	reservations, doubtful int

@@ -27,7 +27,7 @@ func counters(n int) []backend.Counter {
 }
 
 // used adds hits to each counter and returns the hits in use afterwards. For limits per second a new second may have
-// begun.
+// started.
 func used(t *testing.T, s backend.Store, all []backend.Counter, hits int64) []int64 {
 	t.Helper()
 	r := &backend.Request{Outcomes: make([]backend.Outcome, len(all))}

@@ -27,15 +27,15 @@ const (
 	hotRatio = 4
 )
 
-// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides what is sent
-// when. It is plain data that the queue's lock guards: time is an argument, and no method blocks.
+// schedule is the state of a queue: which requests wait, and how many flushes are in flight. It decides when requests
+// are sent. It is plain data that the queue's lock guards: time is an argument, and no method blocks.
 type schedule struct {
 	few, most int // flushes that may be in flight: few at any time, most if their starts are spread in time
 
-	waiting []*inFlight // in the order of arrival
-	claimed bool        // a worker will flush them: it has a slot, or waits for one
+	waiting []*inFlight // requests in the order of arrival
+	claimed bool        // a worker will flush the waiting requests: it has a slot, or waits for one
 	flushes int         // flushes in flight
-	latest  int64       // when the latest one began, in nanoseconds
+	latest  int64       // start of the latest flush, in nanoseconds
 	slow    bool        // the flush that ended last took longer than spread
 	hot     bool        // most takes of the last full flush were of a few counters
 }
@@ -45,7 +45,7 @@ func newSchedule(connections int) schedule {
 	return schedule{few: min(fewFlushes, most), most: most}
 }
 
-// begin reserves a slot for another flush. It returns false if none may begin now.
+// begin reserves a slot for another flush. It returns false if no flush may start now.
 func (s *schedule) begin(now int64) bool {
 	few := s.few
 	if s.hot {
@@ -62,8 +62,8 @@ func (s *schedule) begin(now int64) bool {
 // idle reports whether nothing waits or is in flight.
 func (s *schedule) idle() bool { return len(s.waiting) == 0 && !s.claimed && s.flushes == 0 }
 
-// add lets requests wait. It returns true if they must be flushed at once: nothing waited before, and there is a free
-// slot. It has reserved the slot then, and claimed the requests.
+// add lets requests wait. It returns true if they must be flushed immediately: nothing waited before, and there is a
+// free slot. It has then reserved the slot, and claimed the requests.
 func (s *schedule) add(now int64, requests ...*inFlight) (begun bool) {
 	begun = len(s.waiting) == 0 && !s.claimed && s.begin(now)
 	s.claimed = s.claimed || begun
@@ -114,7 +114,7 @@ func (s *schedule) drop(gone func(*inFlight)) {
 	})
 }
 
-// ended records that a flush has ended, when it began, and whether it was one of hot counters.
+// ended records the end of a flush that started at began, and whether it was one of hot counters.
 func (s *schedule) ended(began, now int64, hot bool) {
 	s.slow, s.hot = now-began >= int64(spread), hot
 }

@@ -21,8 +21,8 @@ func request(takes int) *inFlight {
 	return f
 }
 
-// Two flushes may begin at once. Further ones begin when some time has passed since the latest, up to the number of
-// connections.
+// Two flushes may start at the same time. Further ones start when some time has passed since the latest, up to the
+// number of connections.
 func TestFlushesAreSpreadInTime(t *testing.T) {
 	const ms = int64(spread)
 	s := newSchedule(3)
@@ -69,8 +69,8 @@ func TestHotCountersShareAFlush(t *testing.T) {
 	}
 }
 
-// A flush begins at once only if nothing waits, so no request is overtaken. A flush takes the oldest requests and drops
-// those whose callers have left.
+// A request is flushed immediately only if nothing waits, so none is overtaken. A flush takes the oldest requests and
+// drops those whose callers have left.
 func TestRequestsKeepTheirOrder(t *testing.T) {
 	s := newSchedule(2)
 	for range 2 {
@@ -114,7 +114,7 @@ func TestRequestsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Callers leave earlier while the timer of the queue is late, so that their answers are in time all the same.
+// Callers leave earlier while the timer of the queue is late, so that their answers are still in time.
 func TestCallersLeaveEarlierIfTimersAreLate(t *testing.T) {
 	const ms = time.Millisecond
 	now := time.Now()
@@ -142,18 +142,18 @@ func TestCallersLeaveEarlierIfTimersAreLate(t *testing.T) {
 	}
 }
 
-// Callers are checked when the first deadline comes, and not before they usually have their answers: each time wakes a
-// process that sleeps.
+// Callers are checked when the first deadline comes, and otherwise only when they usually have their answers: each
+// check wakes a sleeping process.
 func TestWhenCallersAreChecked(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	q := newQueue(&Store{}, 1)
 	t.Cleanup(func() { q.timer.Stop() })
 	now := q.now()
-	q.mu.Lock() // for all steps: the timer is a real one, and expire waits for the lock
+	q.mu.Lock() // held for all steps: the timer is a real one, and expire waits for the lock
 	defer q.mu.Unlock()
 	for _, step := range []struct {
 		name      string
-		at, until int64 // after now; until 0: the caller has no deadline
+		at, until int64 // relative to now; until is 0 without a deadline
 		slow      bool
 		due       int64
 	}{

@@ -20,9 +20,9 @@ import (
 )
 
 // scriptCall is one run of a script: its arguments and its answer. Calls are reused. So a request allocates only the
-// string of its keys, and what the client needs to send a command.
+// string of its keys, and the client's own objects for a command.
 type scriptCall struct {
-	args []any  // of the command, pointing into the fields below
+	args []any  // arguments of the command, pointing into the fields below
 	text []byte // the bytes of the command on a lane
 
 	scriptKeys
@@ -43,7 +43,7 @@ type scriptCall struct {
 	scriptAnswer
 }
 
-// scriptAnswer is what a script says, and the states in it.
+// scriptAnswer is the reply of a script, and the states in it.
 type scriptAnswer struct {
 	reply    []byte
 	states   []backend.State
@@ -62,10 +62,10 @@ type keyedCounter struct {
 
 	request int // number of the latest request with a take from it
 
-	reservations int // index in lists, plus one; 0: reservations do not matter
-	open         int // number of its list among those with takes that are no steps, or 0
+	reservations int // index in lists, plus one; 0 if reservations do not matter
+	open         int // number of its list among those with takes that are not steps, or 0
 	takes        int
-	mixed        bool // it has more than one take, or one that is no step
+	mixed        bool // whether it has more than one take, or one that is not a step
 	settles      int  // reservations that the script may settle
 }
 
@@ -114,10 +114,10 @@ const maxTimes = 1<<16 - 1
 
 // terms are the settings of a call.
 type terms struct {
-	now        int64 // the caller's time or, with redisClock, an estimate of what Redis' clock shows
+	now        int64 // the caller's time or, with redisClock, an estimate of Redis' time
 	redisClock bool
 	entries    int           // entries of a log for which the reply must have room
-	small      int           // from how many reservations on a list is large
+	small      int           // number of reservations from which on a list is large
 	large      bool          // there may be large lists
 	lyft       bool          // there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // the longest extra time that those keys live
@@ -294,10 +294,10 @@ func (c *scriptCall) packGroup(g *takeGroup, m *terms) {
 	}
 }
 
-// guards is what a packed take of a penalty contains instead of the flag for counting denied hits.
+// guards marks a packed take of a penalty, in the place of the flag for counting denied hits.
 const guards = 3
 
-// Which takes are the last ones, for the script.
+// Marks of the last takes of members and groups, for the script.
 const (
 	lastOfMember = 1
 	lastOfGroup  = 2
@@ -363,7 +363,7 @@ func (g *takeGroup) equal(o *takeGroup) bool {
 // appendParameters appends a limit's capacity and the parameters of its form.
 func appendParameters(b []byte, form *backend.RedisForm, l *descriptor.Limit, m *terms) []byte {
 	p1, p2, p3 := form.Parameters(l, m.now, max(m.entries, int(l.Requests)))
-	if form == &backend.LyftForm && m.jitter > 0 { // so that the keys of a window do not all end at once
+	if form == &backend.LyftForm && m.jitter > 0 { // keeps the keys of a window from expiring all at the same time
 		p3 += rand.N(m.jitter).Milliseconds()
 	}
 	b = binary.LittleEndian.AppendUint64(b, l.Capacity())
@@ -589,10 +589,10 @@ func (c *scriptCall) unwritten() bool {
 	return c.unwrittenPenalties() || failed
 }
 
-// unwrittenPenalties takes back the penalties that would have begun: the limit itself still denies. It marks groups
-// that only such a penalty may have denied, and reports whether there are any.
+// unwrittenPenalties undoes the penalties that would have started: the limit itself still denies. It marks groups that
+// only such a penalty may have denied, and reports whether there are any.
 func (c *scriptCall) unwrittenPenalties() bool {
-	var began map[int]bool // by counter
+	var began map[int]bool // whether a counter's penalty would have started
 	for i := range c.groups {
 		g := &c.groups[i]
 		for n := range g.takes {

@@ -10,24 +10,24 @@ import (
 // manyKeys is the number of keys above which a key is looked up by its hash.
 const manyKeys = 8
 
-// keySeed keeps callers from choosing keys with equal hashes.
+// keySeed prevents clients from choosing keys with equal hashes.
 var keySeed = maphash.MakeSeed()
 
 // scriptKeys are the distinct keys of a call.
 type scriptKeys struct {
-	keyText  []byte   // one after the other
-	keyEnds  []int    // where each ends in keyText
-	keyTable []uint16 // index, plus one, of each key by its hash, if there are many; 0: free
+	keyText  []byte   // all keys, one after the other
+	keyEnds  []int    // end of each key in keyText
+	keyTable []uint16 // index, plus one, of each key by its hash, if there are many; 0 for a free place
 	key      []byte   // scratch for a key that is completed here
-	keys     []string // of the command
+	keys     []string // keys of the command
 }
 
-// begin forgets all keys.
+// begin clears all keys.
 func (c *scriptKeys) begin() {
 	c.keyText, c.keyEnds, c.keyTable = c.keyText[:0], c.keyEnds[:0], c.keyTable[:0]
 }
 
-// add adds a key that is not there.
+// add adds a new key.
 func (c *scriptKeys) add(key []byte) {
 	c.keyText = append(c.keyText, key...)
 	c.keyEnds = append(c.keyEnds, len(c.keyText))

@@ -12,7 +12,7 @@ import (
 )
 
 // A short window has a number with many digits. With a large count, the state has no room for all of them. The script
-// must find the window all the same: else it takes the count for one of a window that is over, and begins again at 0.
+// must still find the window: otherwise it treats the count as one of a past window, and starts again at 0.
 func TestShortSlidingWindows(t *testing.T) {
 	s := redis.New(redis.Options{Client: dial(t, redistest.Start(t)), Timeout: patience, CallerClock: true})
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

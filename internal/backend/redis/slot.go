@@ -11,8 +11,8 @@ import (
 )
 
 // slotID identifies counters that one script can change: those in one slot of a cluster. A key that contains the time
-// changes its slot with its window, so it has an ID of its own, unless a part of it in braces fixes its slot. Behind an
-// address of unknown servers each counter has an ID of its own.
+// changes its slot with its window, so it has a separate ID, unless a part of it in braces fixes its slot. Behind an
+// address of unknown servers each counter has a separate ID.
 type slotID uint64
 
 const changingSlot slotID = 1 << 63
@@ -84,8 +84,8 @@ func appendPenaltyKey(dst, key []byte) []byte {
 // The keys of the reservations of a counter. Each is in the slot of the counter.
 const (
 	reservationsKey = "reservations"         // the list
-	byIDKey         = "reservations:by_id"   // of a large list: a hash
-	endsKey         = "reservations:by_time" // of a large list: a sorted set
+	byIDKey         = "reservations:by_id"   // hash of a large list
+	endsKey         = "reservations:by_time" // sorted set of a large list
 )
 
 // appendRecordKey appends the key of a kind for the counter under a key.

@@ -24,7 +24,7 @@ type Options struct {
 	Client goredis.UniversalClient
 
 	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call
-	// continues. Default redisconn.DefaultTimeout; negative: there is no timeout.
+	// continues. Default redisconn.DefaultTimeout; negative: no timeout.
 	Timeout time.Duration
 
 	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only
@@ -37,12 +37,12 @@ type Options struct {
 	LyftKeys   bool
 	LyftJitter time.Duration
 
-	Invalidations *Invalidations // learn of resets; nil: other replicas do not
+	Invalidations *Invalidations // tell other replicas about resets; nil to tell nobody
 
-	// KeyPrefix begins the keys that show what is behind the address of the client.
+	// KeyPrefix starts the keys that reveal the layout behind the client's address.
 	KeyPrefix string
-	// Sharded says that several servers or slots are behind the address. Otherwise the store finds out. On a cluster's
-	// client it means nothing.
+	// Sharded states that the address leads to several servers or slots. Otherwise the store detects this. It has no
+	// effect on a cluster's client.
 	Sharded bool
 	// Connections counts the connections of the client. When the client has opened a new one, the store finds the layout
 	// behind the address again. If Connections is nil, it finds the layout once.
@@ -63,11 +63,12 @@ type Store struct {
 	queues   queues
 	failures failureLog
 
-	lanes   *redisconn.Lanes // the lanes of the client; nil: it has none
+	lanes   *redisconn.Lanes // lanes of the client; nil if it has none
 	cluster bool             // the server is a cluster: counters are in slots
-	small   int              // from how many reservations on a list is large
-	large   atomic.Int64     // until when calls name the keys of large lists too, by the callers' clock in microseconds
-	ahead   atomic.Int64     // by how much Redis' clock is ahead of the callers', as last seen, in microseconds
+	small   int              // number of reservations from which on a list is large
+	// time until which calls name the keys of large lists too, by the callers' clock in microseconds
+	large atomic.Int64
+	ahead atomic.Int64 // latest lead of Redis' clock over the callers', in microseconds
 
 	timeDenied atomic.Bool // the server does not give scripts the time
 	timeGiven  atomic.Bool // it does
@@ -118,8 +119,8 @@ func (s *Store) Close() error {
 
 // Start settles the takes of one request in one round trip, which it shares with others. If it fails, all of them are
 // marked Failed: none of them has an answer, but if the error is a timeout they may have been counted. Such errors are
-// backend.ErrUnavailable, and context.DeadlineExceeded too when the caller's own deadline has passed; a caller that
-// cancelled gets context.Canceled only. A limit that cannot be counted in Redis is neither.
+// backend.ErrUnavailable, and context.DeadlineExceeded too when the deadline of ctx has passed; a caller that cancelled
+// gets context.Canceled only. A limit that cannot be counted in Redis is neither.
 //
 // The requests of a batch enter the queue together. A request whose counters are in several slots gets a goroutine.
 func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *backend.Request,
@@ -141,7 +142,8 @@ func (s *Store) Start(ctx context.Context, now time.Time, b *backend.Batch, r *b
 	q := s.queues.of(ctx, r)
 	if b == backend.CallerWaits {
 		b = nil
-		// with it each request has a call and a goroutine of its own, so nothing tells that none is in flight
+		// with callers' clocks each request has a separate call and goroutine, so the queue cannot tell that nothing is in
+		// flight
 		if !s.CallerClock() {
 			if settled, err := q.settleHere(ctx, now.UnixMicro(), r); settled {
 				return true, s.failed("count in Redis", err)
@@ -264,7 +266,7 @@ const largeReply = 8 << 20
 
 var errLargeReply = errors.New("the logs of these requests are too large for one answer")
 
-// settle settles one request in calls of its own: one, if its counters can share a script.
+// settle settles one request in separate calls: one, if its counters can share a script.
 func (s *Store) settle(ctx context.Context, at int64, r *backend.Request) error {
 	alone := func(ctx context.Context, part *backend.Request) error {
 		c := scriptCalls.Get().(*scriptCall)
@@ -340,7 +342,7 @@ func (s *Store) terms(at int64, redisClock bool, entries int) terms {
 // moved. Nothing was done then.
 const tryAgain = "TRYAGAIN"
 
-// partlyWritten is the prefix of a script's error if the takes may have counted all the same.
+// partlyWritten is the prefix of a script's error if the takes may still have counted.
 const partlyWritten = "PARTLY"
 
 // unsendable is the error of a batch in which at least one request cannot be sent. Nothing was sent then.
@@ -348,7 +350,7 @@ type unsendable struct{ error }
 
 func (e unsendable) Unwrap() error { return e.error }
 
-// pause waits before another attempt. It returns false if there is no time for one.
+// pause waits before another attempt. It returns false if the time is too short for one.
 func (s *Store) pause(ctx context.Context, deadline time.Time) bool {
 	const wait = time.Millisecond
 	if !deadline.IsZero() && time.Until(deadline) < wait {
@@ -398,8 +400,8 @@ func (s *Store) run(ctx context.Context, deadline time.Time, c *scriptCall) erro
 	return nil
 }
 
-// lane returns a lane for a call, or nil. A call that its caller may cancel, or that may be in a hurry, would end the
-// connection of a lane.
+// lane returns a lane for a call, or nil. A call that may be cancelled, or may have little time, gets nil, because it
+// would close the connection of a lane.
 func (s *Store) lane(ctx context.Context, deadline time.Time) *redisconn.Lane {
 	if ctx.Done() != nil || deadline.IsZero() {
 		return nil
@@ -431,7 +433,7 @@ func (s *Store) bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return ctx, func() {}
 }
 
-// deadline returns when a call ends: after the store's timeout, or at the caller's deadline. Zero: never.
+// deadline returns when a call ends: after the store's timeout, or at the caller's deadline. Zero means never.
 func (s *Store) deadline(ctx context.Context) time.Time {
 	own, ok := ctx.Deadline()
 	if s.opts.Timeout < 0 {
@@ -443,14 +445,14 @@ func (s *Store) deadline(ctx context.Context) time.Time {
 	return own
 }
 
-// failure turns the client's error into one that Take documents. ctx is the caller's.
+// failure converts the client's error to one that Start documents. ctx is the caller's.
 func (s *Store) failure(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return context.Canceled
 	}
 	if errors.Is(err, context.Canceled) {
-		// The client library may hand a call the failed dial of another call that was cancelled. It must not look like the
-		// caller's own cancellation, for which there is no answer by on_error.
+		// The client library may hand a call the failed dial of another call that was cancelled. It must not look like a
+		// cancellation of ctx, for which there is no answer by on_error.
 		return fmt.Errorf("%w: %v", backend.ErrUnavailable, err) //nolint:errorlint // hidden on purpose
 	}
 	if !redisconn.IsTimeout(err) {

@@ -55,7 +55,7 @@ func TestRedisClockDecides(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := take("k", limit(10, descriptor.Year), 1)
-	if err := backend.Await(t.Context(), s, time.Unix(1, 0), r); err != nil { // the caller's clock is wrong by decades
+	if err := backend.Await(t.Context(), s, time.Unix(1, 0), r); err != nil { // a time that is wrong by decades
 		t.Fatal(err)
 	}
 	after, err := client.Time(t.Context()).Result()
@@ -422,7 +422,7 @@ func TestForeignValuesEverywhere(t *testing.T) {
 	}
 }
 
-// Redis' clock decides the day of a calendar, however wrong a caller's clock is.
+// Redis' clock decides the day of a calendar, however wrong the time given by a caller is.
 func TestCallersOfOtherDays(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -440,7 +440,7 @@ func TestCallersOfOtherDays(t *testing.T) {
 	used := int64(0)
 	for _, skew := range []time.Duration{0, -24 * time.Hour, 48 * time.Hour, -50 * 365 * 24 * time.Hour, 1000 * 24 * time.Hour} {
 		s := redis.New(redis.Options{Client: dial(t, server), Timeout: patience})
-		for n := range int64(2) { // the first take begins the window of Redis' day
+		for n := range int64(2) { // the first take starts the window of Redis' day
 			r := take(fmt.Sprint("of ", skew), l, 1)
 			if err := backend.Await(t.Context(), s, time.Now().Add(skew), r); err != nil {
 				t.Fatal(err)
@@ -500,7 +500,7 @@ func TestLoweredLog(t *testing.T) {
 			t.Errorf("%v, %+v", err, r.Outcomes)
 		}
 	}
-	// Many logs at once, each longer than the one before, and a calendar whose window is not known yet.
+	// Many logs in one request, each longer than the one before, and a calendar whose window is not known yet.
 	r := &backend.Request{}
 	for i := range 20 {
 		key := fmt.Append(nil, "many", i)
@@ -530,7 +530,7 @@ func TestLoweredLog(t *testing.T) {
 	}
 }
 
-// Some servers do not give scripts the time. The caller's clock decides then.
+// Some servers do not give scripts the time. The time given by the caller decides then.
 func TestTimeDenied(t *testing.T) {
 	for name, args := range map[string][]string{
 		"no such command": {"--rename-command", "TIME", ""},
@@ -583,7 +583,7 @@ func TestWindowsAhead(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	for _, c := range []struct {
 		windows int64 // the clock's step
-		before  int64 // what a peek finds
+		before  int64 // number of used hits that a peek reads
 		reset   time.Duration
 	}{
 		{0, 4, time.Second},
@@ -659,7 +659,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// When Redis has no memory left, nothing can be counted, but callers over the limit stay denied: alone, together with
+// When Redis has no memory left, nothing can be counted, but customers over the limit stay denied: alone, together with
 // others in one call, and among several limits.
 func TestDenialsNeedNoMemory(t *testing.T) {
 	server := redistest.Start(t)
@@ -721,7 +721,7 @@ func TestDenialsNeedNoMemory(t *testing.T) {
 		t.Errorf("%d counters were made", n)
 	}
 
-	// The same with callers that share calls.
+	// Requests that share calls behave the same way.
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
@@ -744,7 +744,7 @@ func TestServerGone(t *testing.T) {
 	mustTake(t, s, "k", l, 1)
 
 	server.Kill(t)
-	for range 5 { // first the connection breaks, then there is none
+	for range 5 { // first the connection breaks, then dialling fails
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		began := time.Now()
 		r := take("k", l, 1)
@@ -814,7 +814,7 @@ func TestServerHangs(t *testing.T) {
 		if !errors.Is(err, backend.ErrUnavailable) || !r.Outcomes[0].Failed {
 			t.Errorf("%v, %+v", err, r.Outcomes[0])
 		}
-		// Only the caller's own deadline gives DeadlineExceeded.
+		// Only the deadline of ctx gives DeadlineExceeded.
 		if got, want := errors.Is(err, context.DeadlineExceeded), i == 0; got != want {
 			t.Errorf("call %d: context.DeadlineExceeded %v, want %v: %v", i, got, want, err)
 		}
@@ -846,7 +846,7 @@ func TestCallerGone(t *testing.T) {
 	}
 }
 
-// Several clients, like those of several processes, share one counter by Redis' clock. They admit exactly the limit.
+// Several clients, like those of several processes, share one counter by Redis' clock. They allow exactly the limit.
 func TestManyClients(t *testing.T) {
 	server := redistest.Start(t)
 	const clients, workers, each, limited = 4, 16, 20, 640

@@ -27,7 +27,7 @@ func BenchmarkColdKeys(b *testing.B) {
 		if i < 3 {
 			primaries = append(primaries, n.Client(b))
 		} else {
-			n.Kill(b) // to send writes to replicas is work too
+			n.Kill(b) // writes to replicas would cost time, too
 		}
 	}
 	for name, limit := range map[string]string{"fixed window": "1000000000/1h", "sliding window": "1000000000/1h,sliding", "token bucket": "1000000/1s,token,burst=1000000000"} {

@@ -17,7 +17,7 @@ import (
 // last.
 type UsageSets struct {
 	Client goredis.UniversalClient // required
-	Prefix string                  // of the keys; the name of the set follows
+	Prefix string                  // prefix of the keys; the name of the set follows
 }
 
 // maxScriptTexts is how many texts one call of the script adds. Each takes two values of Lua's stack, which has 8,000.

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// The index of usage keeps what lasts, in pages, with the rights that docs/reference/redis-keys.md lists, and expires
-// on its own.
+// The index of usage keeps texts that last, in pages, with the rights that docs/reference/redis-keys.md lists, and
+// expires on its own.
 func TestUsageSets(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
@@ -70,7 +70,7 @@ func TestUsageSets(t *testing.T) {
 			if got := all(later, "few"); !slices.Equal(got, []string{"a"}) {
 				t.Errorf("later: %q", got)
 			}
-			// removes what has ended, and keeps the set for a
+			// add removes texts that have ended, and keeps the set for a
 			add(later, map[string]map[string]int64{"few": {"d": in(time.Minute)}})
 			if got := all(now, "few"); !slices.Equal(got, []string{"a", "d"}) {
 				t.Errorf("later, written again: %q", got)
