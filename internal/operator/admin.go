@@ -88,7 +88,7 @@ func (a *admin) Explain(_ context.Context, req *adminv1.ExplainRequest) (*adminv
 	return answer, nil
 }
 
-// reasonWithGuess says why no rule matches, and what was probably meant.
+// reasonWithGuess explains why no rule matches, and suggests a correction.
 func reasonWithGuess(sent []descriptor.Entry, x *descriptor.Explanation) string {
 	reason := x.Reason
 	if guess := entries.Guess(sent, x); guess != "" {

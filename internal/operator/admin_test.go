@@ -112,7 +112,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What an operator may ask about is bounded as a caller's request is.
+// Requests of operators have the same bounds as requests of clients.
 func TestExplainIsBounded(t *testing.T) {
 	var asked atomic.Int32
 	r := start(t, Options{

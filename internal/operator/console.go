@@ -23,7 +23,7 @@ type Decisions interface {
 	RuleTotals() (*descriptor.Tree, func(index int) *limiter.RuleTotals)
 }
 
-// Process is what the console shows of this replica. The texts are for people.
+// Process is the console's view of this replica. The texts are for people.
 type Process struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
@@ -38,8 +38,8 @@ type Process struct {
 // Redis is the state of one Redis.
 type Redis struct {
 	Name        string  `json:"name"`
-	Error       string  `json:"error"` // of a ping; empty: it answered
-	Millis      float64 `json:"ms"`    // that the ping took
+	Error       string  `json:"error"` // error of a ping; empty if it was answered
+	Millis      float64 `json:"ms"`    // duration of the ping
 	Connections uint64  `json:"connections"`
 }
 
@@ -49,7 +49,7 @@ type Cache struct {
 	Entries uint64 `json:"entries"`
 }
 
-// OverrideState is what this replica knows of the overrides.
+// OverrideState is this replica's state of the overrides.
 type OverrideState struct {
 	Count   int    `json:"count"`
 	Version int64  `json:"version,string"`
@@ -59,7 +59,7 @@ type OverrideState struct {
 
 // live is one event.
 type live struct {
-	At        int64           `json:"at"` // in ms
+	At        int64           `json:"at"` // time in ms
 	Process   *Process        `json:"process"`
 	Rules     liveRules       `json:"rules"`
 	Decisions *limiter.Totals `json:"decisions"` // nil: not known
@@ -77,7 +77,7 @@ type liveRules struct {
 	Files    int      `json:"files"`
 	Stale    int      `json:"stale"`
 	Rejected int      `json:"rejected"`
-	Since    int64    `json:"since"` // in ms; it changes whenever the state of a file does
+	Since    int64    `json:"since"` // time in ms; it changes whenever the state of a file does
 }
 
 type liveHot struct {
@@ -91,7 +91,7 @@ type liveKey struct {
 	Key     string     `json:"key"`
 	Domain  string     `json:"domain"`
 	Rule    string     `json:"rule"`
-	Entries []oneEntry `json:"entries"` // that the key names; empty: it names none
+	Entries []oneEntry `json:"entries"` // entries that the key names; may be empty
 	Leads   bool       `json:"leads"`   // the entries lead to this counter
 	Shadow  bool       `json:"shadow"`
 
@@ -109,7 +109,7 @@ type liveRule struct {
 const (
 	maxLiveRows    = 15
 	maxDomains     = 500
-	maxDomainBytes = 16 << 10 // of all domains in an event
+	maxDomainBytes = 16 << 10 // total size of the domains in an event
 	maxShown       = 1024     // bytes of a name in an event
 )
 
@@ -246,19 +246,19 @@ type oneRule struct {
 
 type oneLevel struct {
 	Key   string `json:"key"`
-	Value string `json:"value"` // as the rule file writes it
-	Exact bool   `json:"exact"` // the value is no pattern
+	Value string `json:"value"` // value as written in the rule file
+	Exact bool   `json:"exact"` // whether the value is an exact one instead of a pattern
 }
 
 const (
 	maxRulePage      = 500
-	maxRulePageBytes = 1 << 20 // a rule that begins below may end above
+	maxRulePageBytes = 1 << 20 // a rule that starts below this size may end above it
 	maxFindBytes     = 1024
 )
 
-// ServeHTTP answers with a page of rules: from is the index to begin at, find a text that must be in the path, the name
-// or the file, domain a domain that must be the rule's, denied lists only rules that denied something, limit is the
-// size of the page.
+// ServeHTTP answers with a page of rules: from is the index to start at; find is a text that the path, the name or the
+// file must contain; domain is a domain that must be the rule's; denied lists only rules that denied something; limit
+// is the size of the page.
 func (p *rulePages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	query := r.URL.Query()
@@ -294,12 +294,12 @@ func (p *rulePages) page(q *ruleQuery) (*rulePage, error) {
 // ruleQuery is a request for a page of rules.
 type ruleQuery struct {
 	from, limit int
-	find        string // in lower case
+	find        string // lower case
 	domain      string // empty: all
 	denied      bool   // only rules that denied something
 }
 
-// fill adds the rules of a tree that a query wants, with what they did since the replica started.
+// fill adds the rules of a tree that a query selects, with their totals since the replica started.
 func (p *rulePage) fill(q *ruleQuery, tree *descriptor.Tree, totals func(index int) *limiter.RuleTotals) error {
 	if tree == nil {
 		return nil

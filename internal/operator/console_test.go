@@ -22,7 +22,7 @@ type readPage struct {
 // ruleCounters is rules with counters that a test sets.
 type ruleCounters struct {
 	tree *descriptor.Tree
-	hits map[string]limiter.RuleTotals // by path
+	hits map[string]limiter.RuleTotals // totals by path
 }
 
 func (c *ruleCounters) RuleTotals() (*descriptor.Tree, func(index int) *limiter.RuleTotals) {
@@ -109,7 +109,7 @@ func TestConsoleRules(t *testing.T) {
 	}
 }
 
-// A page of rules shows what each rule did, and can be limited to rules that denied something.
+// A page of rules shows the totals of each rule, and can be limited to rules that denied something.
 func TestConsoleRulesSayWhatTheyDid(t *testing.T) {
 	c := &ruleCounters{tree: compiled(t, 20), hits: map[string]limiter.RuleTotals{"d.k_<b>3": {Hits: 10, Denied: 4}, "d.k_<b>4": {Hits: 1}}}
 	s := start(t, Options{Decisions: c})
@@ -168,7 +168,7 @@ func TestConsoleWithLongNames(t *testing.T) {
 	}
 }
 
-// Files need no token, because a browser cannot show one before it has them; what they show does.
+// Files need no token, because a browser cannot send one before it has them; the data in the page needs one.
 func TestConsoleNeedsToken(t *testing.T) {
 	s := start(t, Options{Access: Access{Tokens: owners{"t": "ana"}}})
 	for path, want := range map[string]int{

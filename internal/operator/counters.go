@@ -32,7 +32,7 @@ type counters struct {
 	log      *slog.Logger
 }
 
-// counterRequest is what the requests of both methods have.
+// counterRequest has the fields that the requests of both methods share.
 type counterRequest interface {
 	describing
 	GetLimit() *adminv1.RequestLimit
@@ -69,7 +69,7 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	if err != nil {
 		return nil, err
 	}
-	if !d.HasLimit { // a limit that the request brings along counts here
+	if !d.HasLimit { // a limit that the request carries counts in this region
 		if err := c.elsewhere(req.GetDomain(), d.Entries, "reset it"); err != nil {
 			return nil, connect.NewError(connect.CodeFailedPrecondition, err)
 		}
@@ -86,8 +86,8 @@ func (c *counters) Reset(ctx context.Context, req *adminv1.ResetRequest) (*admin
 	}, nil
 }
 
-// elsewhere returns an error that names the region, if another one counts a descriptor: only that one can do what was
-// asked.
+// elsewhere returns an error that names the region, if another one counts a descriptor: only that region can do the
+// requested operation.
 func (c *counters) elsewhere(domain string, entries []descriptor.Entry, do string) error {
 	if c.regions.HomeElsewhere == nil || c.explain == nil {
 		return nil

@@ -204,7 +204,7 @@ func TestResetThatFails(t *testing.T) {
 	}
 }
 
-// A caller without a token, or with a wrong one, can neither look at counters nor clear them.
+// A client without a token, or with a wrong one, can neither look at counters nor clear them.
 func TestOperatorsAreRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		tokens  Tokens
@@ -305,7 +305,7 @@ func TestAdminConnectionsWithRequestsStay(t *testing.T) {
 		var clients []*http.Client
 		dials := 0
 		for range 2 {
-			for i := range 40 { // of one address at most 25 may be unfinished
+			for i := range 40 { // one address may have 25 unfinished connections
 				if i == len(clients) {
 					transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test"}, ForceAttemptHTTP2: http2}
 					clients = append(clients, &http.Client{Transport: transport, Timeout: patience})

@@ -27,7 +27,7 @@ const findPath = console.Path + "find"
 
 const (
 	maxFound      = 100 // descriptors in an answer
-	maxLists      = 20  // of the index of usage that one search reads
+	maxLists      = 20  // lists of the usage index that one search reads
 	maxListed     = 100 // descriptors of one of these lists
 	maxFindValues = 16
 	findTimeout   = 3 * time.Second
@@ -37,19 +37,19 @@ const (
 // descriptor: then it is the values of those entries that the rule does not name.
 type finder struct{ *Options }
 
-// foundPage is what a search finds.
+// foundPage is the result of a search.
 type foundPage struct {
-	Values  []string          `json:"values"`  // what was searched
+	Values  []string          `json:"values"`  // values searched
 	Found   []foundDescriptor `json:"found"`   // the descriptor itself first, then those that are denied, then the fullest
 	More    bool              `json:"more"`    // there may be others
 	Hidden  string            `json:"hidden"`  // why no counters are shown; empty: they are
-	Seconds float64           `json:"seconds"` // that Hot covers
+	Seconds float64           `json:"seconds"` // period that Hot covers
 }
 
 // foundDescriptor is a descriptor whose counters have one of the values.
 type foundDescriptor struct {
 	Domain  string          `json:"domain"`
-	Entries []oneEntry      `json:"entries"` // with the values that count
+	Entries []oneEntry      `json:"entries"` // entries with grouped values
 	Self    bool            `json:"self"`    // it is the one that was asked about
 	Peek    json.RawMessage `json:"peek"`    // an adminv1.PeekResponse
 	Denies  []bool          `json:"denies"`  // whether each counter denies the next request
@@ -57,7 +57,7 @@ type foundDescriptor struct {
 	Shadow  bool            `json:"shadow"`  // nothing is enforced
 	OnError string          `json:"on_error"`
 	Error   string          `json:"error"` // why the counters could not be read; empty: they were
-	Hot     []*hotCounter   `json:"hot"`   // of each counter; null: not known
+	Hot     []*hotCounter   `json:"hot"`   // heat of each counter; null if unknown
 
 	full float64 // the part of the fullest counter that is used
 }
@@ -67,14 +67,14 @@ type oneEntry struct {
 	Value string `json:"value"`
 }
 
-// hotCounter is what happened to a counter in the last minute: at least, at most.
+// hotCounter has the hits of a counter in the last minute, each as a lower and an upper bound.
 type hotCounter struct {
 	Used   [2]uint64 `json:"used"`
 	Denied [2]uint64 `json:"denied"`
 }
 
-// ServeHTTP answers a form with what a search finds. It is posted, because values may be long: value is a value, in
-// domain or in all of them; or k and v, repeated, are the entries of a descriptor in domain.
+// ServeHTTP answers a form with the result of a search. It is posted, because values may be long. The form has a value,
+// searched in domain or in all domains; or k and v, repeated, which are the entries of a descriptor in domain.
 func (f *finder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	// a form may write a byte as three
@@ -224,7 +224,7 @@ func order(a, b bool) int {
 
 // add adds a candidate.
 func (s *search) add(domain string, entries []descriptor.Entry) {
-	id, _ := json.Marshal([]any{domain, entries}) // of texts
+	id, _ := json.Marshal([]any{domain, entries}) // marshalling texts cannot fail
 	switch {
 	case s.known[string(id)]:
 	case len(s.candidates) == maxFound:
@@ -421,7 +421,7 @@ func (s *search) look(ctx context.Context, now time.Time) ([]foundDescriptor, er
 	return all, nil
 }
 
-// look is what a look at a candidate shows.
+// look holds the counters of a candidate, or the error of reading them.
 type look struct {
 	*candidate
 	counters limiter.Counters
@@ -460,7 +460,7 @@ func (l *look) found(now time.Time, hot map[string]*hotCounter) (foundDescriptor
 	}
 	var err error
 	f.Peek, err = protojson.Marshal(peekMessage(now, l.entries, c))
-	return f, err //nolint:wrapcheck // of a message that this program makes
+	return f, err //nolint:wrapcheck // this program makes the message
 }
 
 // counted returns the entries with the values that count, if they have the same counters.
@@ -472,7 +472,7 @@ func (l *look) counted() []descriptor.Entry {
 	return l.entries
 }
 
-// hot returns what happened to counters in the last minute, by their keys.
+// hot returns the hits of counters in the last minute, by their keys.
 func (s *search) hot() map[string]*hotCounter {
 	all := make(map[string]*hotCounter)
 	for i := range s.report.Rules {

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
-// findings is a server with counters of several customers: each was asked about once more than its limit of one admits.
+// findings is a server with counters of several customers: each got one request more than its limit of one.
 func findings(t *testing.T, access Access) *running {
 	t.Helper()
 	rule := func(settings descriptor.RuleSettings) *descriptor.Rule {
@@ -109,7 +109,7 @@ func TestFind(t *testing.T) {
 
 		"domain=d&k=tenant&v=acme":                        append([]string{"d ip=acme?"}, acme...),
 		"domain=d&k=tenant&v=acme&k=path&v=/search/other": append([]string{"d tenant=acme path=/search/other?", "d ip=acme?"}, acme...),
-		"domain=d&k=method&v=POST":                        {"d method=POST"}, // which is in shadow mode, and no customer
+		"domain=d&k=method&v=POST":                        {"d method=POST"}, // in shadow mode, and not a customer
 		"domain=d&k=nothing&v=acme":                       {"d nothing=acme?"},
 		"domain=none&k=tenant&v=acme":                     {"none tenant=acme?"},
 	} {
@@ -144,7 +144,7 @@ func TestFindWithoutNames(t *testing.T) {
 	}
 }
 
-// The stream of events says what the operator may do. A browser that opens it before it has a token leaves no line in
+// The stream of events contains the operator's role. A browser that opens it before it has a token leaves no line in
 // the log, and one with a wrong token does.
 func TestEventsSayTheRole(t *testing.T) {
 	tokens := owners{annsToken: "ann", bobsToken: "bob read"}

@@ -34,7 +34,7 @@ type gate struct {
 	names        hostNames
 	origins      *http.CrossOriginProtection
 	log          *slog.Logger
-	some         logging.Sampler // of the rejections
+	some         logging.Sampler // limits the log lines about rejections
 }
 
 func newGate(opts *Options) *gate {
@@ -53,12 +53,12 @@ func newGate(opts *Options) *gate {
 	}
 }
 
-// actor is what is known about the operator behind a request.
+// actor identifies the operator behind a request.
 type actor struct {
 	from        string // address
 	token       string // name of the token's owner
 	certificate string // subject
-	role        string // of the token and of the certificate together
+	role        string // combined role of the token and the certificate
 }
 
 // attrs is the actor for the log. It never contains a token.
@@ -200,7 +200,7 @@ func actorOf(ctx context.Context) actor {
 	return who
 }
 
-// connectionActor is what the connection shows: address and certificate.
+// connectionActor returns the operator's data from the connection: address and certificate.
 func connectionActor(r *http.Request) actor {
 	who := actor{from: r.RemoteAddr}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -232,8 +232,8 @@ func bearerToken(r *http.Request) (string, bool) {
 // browser, and only the host name shows the difference.
 type hostNames []string
 
-// know reports whether the host name of a request is allowed. An IP address is no name. Over TLS the client has checked
-// the name against the certificate.
+// know reports whether the host name of a request is allowed. IP addresses are always allowed. Over TLS the client has
+// checked the name against the certificate.
 func (n hostNames) know(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -53,7 +53,7 @@ func send(t *testing.T, client *http.Client, method, url string, header map[stri
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// everyPage is what the index of an admin port names, and what it does not.
+// everyPage returns the pages that the index of an admin port names, and those that it does not name.
 func everyPage(t *testing.T, index string) []string {
 	t.Helper()
 	pages := []string{"/", "/none", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol"}

@@ -28,7 +28,7 @@ type Server struct {
 	peerShare float64
 }
 
-// port is a listener and what answers on it.
+// port is a listener and its HTTP server.
 type port struct {
 	name     string
 	listener net.Listener

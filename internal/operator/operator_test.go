@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the timeout for events that a test expects.
 const patience = 20 * time.Second
 
 var within = servicetest.Within
@@ -29,9 +29,9 @@ var within = servicetest.Within
 // running is a server under test.
 type running struct {
 	*Server
-	admin *grpc.ClientConn // to the admin port; nil if nothing listens there
+	admin *grpc.ClientConn // connection to the admin port; nil if it is closed
 	stop  context.CancelFunc
-	done  <-chan error // what Run returned
+	done  <-chan error // result of Run
 	log   *servicetest.Log
 }
 
@@ -115,7 +115,7 @@ func TestCloseFreesPorts(t *testing.T) {
 	}
 }
 
-// No caller needs the listeners of operators and scrapers: the service runs without one that cannot be opened.
+// Clients do not need the listeners of operators and scrapers: the service runs without one that cannot be opened.
 func TestPortsThatCannotBeOpened(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
-// Options are what a Server is made of. All but Counters are optional.
+// Options configure a Server. All but Counters are optional.
 type Options struct {
-	Shared *endpoint.Shared // what it has in common with the other ports of the process; nil: defaults
+	Shared *endpoint.Shared // settings shared with the other ports of the process; nil means defaults
 
 	Addr string // host:port of the admin port; default "127.0.0.1:6070"
 
@@ -28,7 +28,7 @@ type Options struct {
 	Counters Counters                           // operators may look at them and clear them; required
 	Usage    Usage                              // lists descriptors with live counters; nil: off
 	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: none are hot
-	Shares   Shares                             // of the clients that decide with quotas; nil: there are none
+	Shares   Shares                             // shares of the clients that decide with quotas; nil without such clients
 	Host     string                             // the name of this machine, shown with the shares
 
 	// The console shows these; nil: it says that they are not known.
@@ -37,7 +37,7 @@ type Options struct {
 
 	Fleet Fleet // the replicas that share a Redis; nil: not known
 
-	Regions Regions // what is known about the other regions
+	Regions Regions // state of the other regions
 
 	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
 	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
@@ -66,7 +66,8 @@ type Rules struct {
 	Explain func(domain string, entries []descriptor.Entry) descriptor.Explanation
 }
 
-// Regions show the other regions, and keep apart what only they can change. Without a region, both are nil.
+// Regions show the other regions, and identify counters that only another region can change. Without a region, both are
+// nil.
 type Regions struct {
 	Status func() regions.Status
 
@@ -74,20 +75,20 @@ type Regions struct {
 	HomeElsewhere func(key []byte, l *descriptor.Limit) (home string, elsewhere bool)
 }
 
-// Bounds limit what operators may take.
+// Bounds limit the resources that operators may use.
 type Bounds struct {
 	PeerShare float64 // part of a port's 100 connections that one peer keeps when all are in use; default 0.5
 
 	// Of a descriptor that operators ask about.
 	MaxEntries   int // per descriptor; default 256
-	MaxTextBytes int // of a domain, a key or a value; default 64 KiB
+	MaxTextBytes int // bytes of a domain, a key or a value; default 64 KiB
 }
 
 // Scrapes is a port for nothing but metrics.
 type Scrapes struct {
-	Addr    string       // host:port; empty: there is none
+	Addr    string       // host:port; empty disables the port
 	Path    string       // default "/metrics"
-	Handler http.Handler // nil: there is no port
+	Handler http.Handler // nil disables the port
 }
 
 // tree returns the active rules, or nil if there are none.

@@ -22,10 +22,10 @@ import (
 // Overrides show and change operators' overrides.
 type Overrides struct {
 	Source override.Source // nil: there are none, and none can be made
-	Name   string          // of the source: redis, or a file
+	Name   string          // name of the source: redis, or a file
 	Up     func() bool     // whether the source answers; nil: always
 
-	InForce func() *override.Set // what decisions use
+	InForce func() *override.Set // the set that decisions use
 	Peek    func(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor,
 		with *override.Set) (limiter.Counters, error)
 }
@@ -66,8 +66,8 @@ func (o *overrides) Remove(ctx context.Context,
 // how has the options of a call that changes overrides.
 type how struct {
 	remove bool
-	dry    bool // it does nothing, and shows what would happen
-	reset  bool // it clears the callers' counters afterwards
+	dry    bool // dry run: changes nothing, and shows the effects
+	reset  bool // clears the customers' counters afterwards
 }
 
 func (o *overrides) change(ctx context.Context, writes []*adminv1.OverrideWrite,
@@ -125,7 +125,7 @@ func (o *overrides) edits(now time.Time, writes []*adminv1.OverrideWrite, remove
 		if err != nil {
 			return nil, invalid("writes[%d].override.%w", i, err)
 		}
-		if !remove { // what was set before a home moved can be removed everywhere
+		if !remove { // overrides from before a home moved can be removed everywhere
 			if err := o.counters.elsewhere(read.Domain, read.Entries, "set the override"); err != nil {
 				return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("writes[%d].override.entries: %w", i, err))
 			}
@@ -179,7 +179,7 @@ func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv
 	if err != nil {
 		audited := err
 		if errors.Is(err, override.ErrReadOnly) {
-			audited = override.ErrReadOnly // without the YAML that the caller gets
+			audited = override.ErrReadOnly // leaves out the YAML, which only the client gets
 		}
 		o.audit(ctx, &who, edits, before, nil, audited)
 		return nil, overrideError(err)
@@ -196,7 +196,8 @@ func (o *overrides) write(ctx context.Context, edits []override.Edit) ([]*adminv
 	return changes, nil
 }
 
-// recall replaces the previous overrides as this replica knew them with what the source had when it changed them.
+// recall corrects the previous overrides in before. They are the ones that this replica knew; recall replaces them with
+// those that the source had at the time of the change.
 func (o *overrides) recall(ctx context.Context, written []override.Override, before []*override.Override) {
 	const beside = 100 // changes by others at the same time
 	events, err := o.Source.History(ctx, override.Query{Limit: min(len(written)+beside, 1000)})

@@ -105,8 +105,8 @@ func (o *overrides) query(req selecting) (override.Query, error) {
 	return q, nil
 }
 
-// pathOf is the path of a rule that is named by its path, by its path without the domain, or by its name. What names no
-// rule is returned as it is: overrides outlive rules.
+// pathOf returns the path of a rule that is named by its path, by its path without the domain, or by its name. A name
+// without a rule is returned unchanged: overrides outlive rules.
 func pathOf(tree *descriptor.Tree, domain, rule string) string {
 	named := rule
 	for _, r := range tree.Rules {

@@ -10,7 +10,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// preview shows what the changes, and a reset after them, would do now. It fails where the changes would.
+// preview shows the effects of the changes now, and of a reset after them. It fails where the changes would.
 func (o *overrides) preview(ctx context.Context, now time.Time, edits []override.Edit,
 	reset bool) ([]*adminv1.OverrideChange, error) {
 	which := make([]override.Identity, len(edits))
@@ -52,7 +52,7 @@ func (o *overrides) preview(ctx context.Context, now time.Time, edits []override
 		}
 		changes[i] = &adminv1.OverrideChange{Before: overridepb.Message(records[i]), Effects: effects(&before, &after)}
 		if reset {
-			for _, effect := range changes[i].Effects { // only what admits nothing at all still denies
+			for _, effect := range changes[i].Effects { // after a reset, only limits that let nothing pass still deny
 				effect.DeniedAfter = effect.DeniedAfter && effect.CapacityAfter == 0
 			}
 		}
@@ -63,7 +63,7 @@ func (o *overrides) preview(ctx context.Context, now time.Time, edits []override
 	return changes, nil
 }
 
-// effects compares the counters of a caller before and after a change.
+// effects compares the counters of a customer before and after a change.
 func effects(before, after *limiter.Counters) []*adminv1.OverrideEffect {
 	all := make([]*adminv1.OverrideEffect, 0, len(before.List))
 	for i := range min(len(before.List), len(after.List)) {
@@ -76,7 +76,7 @@ func effects(before, after *limiter.Counters) []*adminv1.OverrideEffect {
 	return all
 }
 
-// verdict returns what a counter says to the next hit.
+// verdict tells how a counter would decide the next hit.
 func verdict(all *limiter.Counters, c *limiter.Counter) (words string, capacity uint64, denied bool) {
 	switch {
 	case all.Blocked:

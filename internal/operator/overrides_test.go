@@ -233,8 +233,8 @@ func TestLifeOfAnOverride(t *testing.T) {
 	}
 }
 
-// An override of what another region counts is denied with that region's name. One that was set before a home moved can
-// be removed.
+// An override of a counter in another region is rejected with that region's name. One that was set before a home moved
+// can be removed.
 func TestOverrideOfAnotherRegion(t *testing.T) {
 	o := startOverriding(t)
 	blocked := func(rule, pair string) *adminv1.Override {
@@ -289,7 +289,7 @@ func (o *overriding) explain(t *testing.T, pair string) *adminv1.Rule {
 	return x.GetRule()
 }
 
-// A reset of what another region counts is denied with that region's name.
+// A reset of a counter in another region is rejected with that region's name.
 func TestResetOfAnotherRegion(t *testing.T) {
 	o := startOverriding(t)
 	counters := adminv1.NewCounterServiceClient(o.admin)
@@ -361,7 +361,8 @@ func TestOverrideOfALimitThatIsLeft(t *testing.T) {
 	}
 }
 
-// An override with a reset passes at once what the limit before had used up. A dry run says so, and clears nothing.
+// An override with a reset immediately frees the hits that the old limit had used up. A dry run reports this, and
+// clears nothing.
 func TestOverrideWithReset(t *testing.T) {
 	o := startOverriding(t)
 	if n := o.used(t, "v", 7); n != 5 {
@@ -397,7 +398,7 @@ func TestOverrideWithReset(t *testing.T) {
 	}
 }
 
-// What one of several writes has wrong stops all of them.
+// An error in one of several writes stops all of them.
 func TestOverridesThatCannotBeWritten(t *testing.T) {
 	o := startOverriding(t)
 	good := requests(7, "d.k", "k=good")

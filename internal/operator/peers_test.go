@@ -16,11 +16,11 @@ import (
 )
 
 // A peer calls each method of the operators' port with a thousand streams on each of several connections, does not open
-// a window for the answers and does not read them. What the process keeps for the peer has a bound, and other operators
-// are answered.
+// a window for the answers and does not read them. The memory kept for the peer has a bound, and other operators are
+// answered.
 func TestHostilePeers(t *testing.T) {
 	const connections, streams = 3, 1000
-	const most = 64 << 20 // of the heap; the test's own connections are in it
+	const most = 64 << 20 // heap size in bytes, including the test's own connections
 	r := explaining(t)
 	for _, name := range serviceNames {
 		for _, path := range pathsOf(t, name) {

@@ -31,7 +31,7 @@ func TestServicesOnTheDebugPort(t *testing.T) {
 		t.Errorf("the index: %d %s", code, body)
 	}
 
-	// HTTP/2 that is no gRPC gets the pages too.
+	// HTTP/2 that is not gRPC gets the pages too.
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: protocols}
@@ -46,7 +46,7 @@ func TestServicesOnTheDebugPort(t *testing.T) {
 	}
 }
 
-// A reflection stream, or any other, is no reason not to stop: it is cut off like a call that takes too long.
+// An open stream, for example of reflection, does not prevent a stop: it is cut off like a call that takes too long.
 func TestStopEndsAdminStreams(t *testing.T) {
 	r := startWith(t, endpoint.Options{StopTimeout: 1}, Options{})
 	stream, _ := reflected(t, r.admin)

@@ -28,7 +28,7 @@ func (a *admin) ListRegions(context.Context, *adminv1.ListRegionsRequest) (*admi
 	return regionsMessage(&a.regions, a.rules.tree()), nil
 }
 
-// regionsMessage is what the replica knows.
+// regionsMessage returns the replica's state of the regions.
 func regionsMessage(of *Regions, tree *descriptor.Tree) *adminv1.ListRegionsResponse {
 	if of.Status == nil {
 		return &adminv1.ListRegionsResponse{}
@@ -105,7 +105,7 @@ func writeRegions(w http.ResponseWriter, opts *Options) {
 	endpoint.WriteText(w, http.StatusOK, b.String())
 }
 
-// WriteRegions writes what a replica knows about the other regions, for people. Times are written as they are from now.
+// WriteRegions writes a replica's state of the other regions, for people. Times are relative to now.
 func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) error {
 	var b strings.Builder
 	if r.GetRegion() == "" {
@@ -124,7 +124,7 @@ func WriteRegions(to io.Writer, r *adminv1.ListRegionsResponse, now time.Time) e
 	return err
 }
 
-// writePeers writes a table of the other regions, and below it what is wrong with one.
+// writePeers writes a table of the other regions, and below it their errors.
 func writePeers(b *strings.Builder, all []*adminv1.Region, now time.Time) {
 	ago := func(at *timestamppb.Timestamp) string {
 		if at == nil {

@@ -18,7 +18,7 @@ const (
 	roleOperate = "operate" // may do everything
 )
 
-// need is what a request must have to pass the gate.
+// need is a requirement that a request must meet to pass the gate.
 type need struct {
 	role string
 
@@ -32,18 +32,18 @@ var (
 	toOperate = need{role: roleOperate, named: true}
 )
 
-// needs are what methods and pages need. A path that ends with a slash is for all paths below it; the longest one
-// counts. For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service that is
-// not here is rejected.
+// needs are the requirements of methods and pages. A path that ends with a slash is for all paths below it; the longest
+// one counts. For a page, the row is about GET and HEAD: other methods need the role operate. A method of a service
+// that is not here is rejected.
 var needs = map[string]need{
 	adminconnect.AdminServiceListRuleFilesProcedure: toRead,
 	adminconnect.AdminServiceExplainProcedure:       toRead,
 	adminconnect.AdminServiceHotKeysProcedure:       toRead,
 	adminconnect.AdminServiceListRegionsProcedure:   toRead,
 
-	adminconnect.AdminServiceListSharesProcedure: {role: roleRead, named: true}, // as Peek
+	adminconnect.AdminServiceListSharesProcedure: {role: roleRead, named: true}, // same as Peek
 
-	adminconnect.CounterServicePeekProcedure:  {role: roleRead, named: true}, // it shows what a caller did
+	adminconnect.CounterServicePeekProcedure:  {role: roleRead, named: true}, // it shows a customer's usage
 	adminconnect.CounterServiceResetProcedure: toOperate,
 
 	adminconnect.OverrideServiceListProcedure:    toRead,
@@ -52,7 +52,7 @@ var needs = map[string]need{
 	adminconnect.OverrideServiceSetProcedure:     toOperate,
 	adminconnect.OverrideServiceRemoveProcedure:  toOperate,
 
-	adminconnect.UsageServiceListProcedure: {role: roleRead, named: true}, // as Peek
+	adminconnect.UsageServiceListProcedure: {role: roleRead, named: true}, // same as Peek
 
 	adminconnect.FleetServiceListProcedure: toRead,
 
@@ -68,7 +68,7 @@ var needs = map[string]need{
 	"/debug/pprof/":  {role: roleOperate}, // a profile costs the process time
 }
 
-// needOf returns what a request needs, or false for a method that no service has.
+// needOf returns the requirement of a request, or false for a method that no service has.
 func needOf(r *http.Request) (need, bool) {
 	path := r.URL.Path
 	if n, ok := needs[path]; ok && (isService(path) || isRead(r)) {
@@ -82,7 +82,7 @@ func needOf(r *http.Request) (need, bool) {
 	switch {
 	case isService(path):
 		return need{}, false
-	case isRead(r), path == findPath: // which decides itself what an operator without a name sees
+	case isRead(r), path == findPath: // findPath itself hides data from an operator without a name
 		return toRead, true
 	default:
 		return need{role: roleOperate}, true // such as PUT /loglevel, which needs no name in the log

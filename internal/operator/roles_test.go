@@ -129,7 +129,7 @@ func TestRolesOfPages(t *testing.T) {
 // A certificate operates, unless there is a list of names: then its names say. With tokens both need the role.
 func TestRolesOfCertificates(t *testing.T) {
 	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
-	// role is what a client with a certificate for some names can do.
+	// role returns the rights of a client with a certificate for some names.
 	role := func(r *running, names string, authorization ...string) string {
 		certificate := clients.Issue(t, append([]string{"CN=somebody"}, strings.Fields(names)...)...)
 		config := &tls.Config{RootCAs: ca.Pool(), ServerName: "rl.test", Certificates: []tls.Certificate{certificate.TLS(t)}}

@@ -146,7 +146,7 @@ var keyCases = map[string]keyCase{
 	"replaces.name": limited("replaces: [{name: m}, {name: n}]"),
 }
 
-// The checksum of rules, /rlconfig and what `explain --json` prints do not change by accident: scripts read them, and
+// The checksum of rules, /rlconfig and the output of `explain --json` do not change by accident: scripts read them, and
 // replicas compare their checksums. There is a case for each key of the rule language, and for each name that it can
 // have.
 func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
@@ -206,7 +206,7 @@ func differs(written string) bool {
 	return strings.Count(written, "\nchecksum ") > strings.Count(written, plainChecksum)
 }
 
-// writeKey writes what the three places show of a case.
+// writeKey writes the output of the three places for a case.
 func writeKey(t *testing.T, to *bytes.Buffer, id string, c keyCase, value string) {
 	t.Helper()
 	if c.rule == "" {

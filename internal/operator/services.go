@@ -98,7 +98,7 @@ func isGRPC(r *http.Request) bool {
 
 var errorWriter = connect.NewErrorWriter()
 
-// writeError answers a call with an error in the form that the client reads. What is in no such form gets JSON.
+// writeError answers a call with an error in the form that the client reads. Other requests get JSON.
 func writeError(w http.ResponseWriter, r *http.Request, err *connect.Error) {
 	w.Header().Set("Cache-Control", "no-store")
 	_ = errorWriter.Write(w, r, err)

@@ -77,7 +77,7 @@ func TestProtocolsOfTheServices(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// What is no call of a known method is denied in the form of the request.
+// A request that is not a call of a known method is rejected in the form of the request.
 func TestCallsOfUnknownMethods(t *testing.T) {
 	r := explaining(t)
 	for _, method := range []string{"/ratelimitd.admin.v1.NoService/Explain", "/ratelimitd.admin.v1.AdminService/Nothing", "/none"} {

@@ -13,7 +13,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Shares lists what the clients of this replica hold of the limits of quota buckets.
+// Shares lists the parts of quota buckets' limits that the clients of this replica hold.
 type Shares interface {
 	// Shares returns the n buckets of a domain with most demand whose ids have all entries of where, how many such buckets
 	// there are, and how many the domain has.

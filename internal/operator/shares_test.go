@@ -149,8 +149,8 @@ func TestSomeShares(t *testing.T) {
 	}
 }
 
-// Clients with gRPC's defaults can read an answer of any size. What a long list of clients holds is added up also for
-// those that are not listed.
+// Clients with gRPC's defaults can read an answer of any size. The total held by a long list of clients includes those
+// that are not listed.
 func TestManyShares(t *testing.T) {
 	crowd := bucketOf("crowd")
 	crowd.Rate = quota.Rate{PerSecond: 1e6, Burst: 1e6, Interval: time.Second}

@@ -106,8 +106,8 @@ func (u *usages) List(ctx context.Context, req *adminv1.UsageServiceListRequest)
 	return answer, nil
 }
 
-// usagePage is where a page begins: which of the values that count for the first entry it lists, and the position in
-// their list.
+// usagePage is the start of a page: the index of the listed value, among the grouped values of the first entry, and the
+// position in its list.
 type usagePage struct {
 	value int
 	at    uint64
@@ -134,8 +134,8 @@ func (p *usagePage) parse(token string) error {
 	return nil
 }
 
-// countedAs returns, for each entry, the entry and what it counts as under the rules that group values: descriptors are
-// recorded with the values that count.
+// countedAs returns, for each entry, the entry and its forms under the rules that group values: descriptors are
+// recorded with grouped values.
 func (u *usages) countedAs(domain string, where []descriptor.Entry) [][]descriptor.Entry {
 	each := make([][]descriptor.Entry, len(where))
 	for i, e := range where {

@@ -16,7 +16,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// The list finds what an entry counts as: it does not matter in which case a caller is written.
+// The list finds an entry under its grouped value: the letter case of a customer does not matter.
 func TestUsageOfGroupedValues(t *testing.T) {
 	limits := []descriptor.Limit{{Requests: 9, Window: descriptor.Window{Unit: descriptor.Year}}}
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{

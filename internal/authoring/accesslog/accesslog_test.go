@@ -27,7 +27,7 @@ func parse(t testing.TB, text string) *accesslog.Mapping {
 	return m
 }
 
-// requests reads a log and writes down what its lines ask, one line each.
+// requests reads a log and returns the requests of its lines in words, one per line.
 func requests(t testing.TB, m *accesslog.Mapping, log string) []string {
 	t.Helper()
 	r, err := m.NewReader(strings.NewReader(log))
@@ -99,7 +99,7 @@ descriptors:
 			" by path=/api, method=GET, client=203.0.113.7, proxy=10.0.0.1, code=200, upstream=10.1.2.3")
 }
 
-// What a client sends must not move the fields after it: its line is denied instead.
+// Text from a client must not move the fields after it: its line is rejected instead.
 func TestQuotesWithinText(t *testing.T) {
 	mapping := "format: envoy\ndomain: d\ndescriptors: [[{key: host, header: ':authority'}]]\n"
 	forged := func(agent string) string { return strings.Replace(envoyLine, "Mozilla/5.0", agent, 1) }
@@ -232,7 +232,7 @@ customer: {field: user}
 		`bad line 7: hits must be a whole number up to 4294967295, "cost" is "4294967296"`)
 }
 
-// The id of a reservation is no part of the customer: each reservation has its own.
+// The id of a reservation is not part of the customer: each reservation has a different id.
 func TestReservationsAreNoCustomers(t *testing.T) {
 	check(t, `
 format: json
@@ -297,7 +297,7 @@ func TestTimes(t *testing.T) {
 
 func TestGzip(t *testing.T) {
 	var packed bytes.Buffer
-	for range 2 { // as logrotate appends them
+	for range 2 { // logrotate appends them like this
 		w := gzip.NewWriter(&packed)
 		_, _ = w.Write([]byte("{\"t\":1}\n"))
 		_ = w.Close()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// endless is a log that begins again at its end.
+// endless is a log that starts again at its end.
 type endless struct {
 	log []byte
 	at  int
@@ -79,7 +79,7 @@ func BenchmarkJSON(b *testing.B) {
 	})
 }
 
-// BenchmarkRead is what a line of a log costs as a whole, from its bytes to a request.
+// BenchmarkRead measures the whole cost of a log line, from its bytes to a request.
 func BenchmarkRead(b *testing.B) {
 	for _, c := range []struct {
 		name, mapping string

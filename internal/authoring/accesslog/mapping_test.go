@@ -84,7 +84,7 @@ func TestMappingErrors(t *testing.T) {
 	}
 }
 
-// Anchors, merge keys and nulls mean in mappings what they mean in rules.
+// Anchors, merge keys and nulls have the same meaning in mappings as in rules.
 func TestMappingAnchors(t *testing.T) {
 	const plain = `format: json
 time: {field: t, layout: unix}

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
-// Windows that begin together get counters of their own. At the epoch, those of all units begin together; at the time
-// of the recordings, none.
+// Windows that start together get separate counters. At the epoch, those of all units start together; at the time of
+// the recordings, none do.
 func TestRequestsApart(t *testing.T) {
 	setups, err := Setups()
 	if err != nil {
@@ -56,8 +56,8 @@ func TestRequestsApart(t *testing.T) {
 	}
 }
 
-// The suite is what it says: every case has a domain of its own, which a run replaces everywhere, and a sentence if it
-// is written by hand.
+// Every case of the suite has a separate domain, which a run replaces everywhere, and a sentence if it is written by
+// hand.
 func TestSetups(t *testing.T) {
 	setups, err := Setups()
 	if err != nil {

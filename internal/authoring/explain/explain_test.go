@@ -160,7 +160,7 @@ func TestState(t *testing.T) {
 	golden.Compare(t, "testdata/state.txt", b.String())
 }
 
-// What cannot be asked of a server cannot be explained.
+// A request that a server would reject cannot be explained.
 func TestRequestsThatMakeNoSense(t *testing.T) {
 	for _, o := range []Options{{Domain: "edge"}, {Descriptors: asked("a=b")}} {
 		o.Tree, o.Now = rules(t), noon

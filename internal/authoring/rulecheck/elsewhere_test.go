@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// check shows nothing of what a link out of the directory leads to, unless it is a valid rule file: in CI, the author
-// of a pull request could otherwise print any file of the machine.
+// check shows no content of a file behind a link out of the directory, unless it is a valid rule file: in CI, the
+// author of a pull request could otherwise print any file of the machine.
 func TestNothingOfAnotherFileIsShown(t *testing.T) {
 	for name, text := range map[string]string{"a.yaml": "SECRET=s3cret\x00OTHER=s3cret", "b.yaml": "root:s3cret:0:0\n", "README.md": "s3cret\n"} {
 		dir, other := t.TempDir(), filepath.Join(t.TempDir(), "f")

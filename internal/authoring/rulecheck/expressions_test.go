@@ -8,7 +8,7 @@ import (
 )
 
 // Comparing the patterns of a key costs a bounded number of comparisons, not the square of their number. An expression
-// that is no glob covers nothing and is not compared.
+// that is not a glob covers nothing and is not compared.
 func TestComparisonsAreBounded(t *testing.T) {
 	nodes := func(n int, kind descriptor.MatchKind, format string) []*node {
 		all := make([]*node, n)

@@ -138,7 +138,7 @@ func TestDocuments(t *testing.T) {
 	compareParts(t, listing, map[string]string{"mistakes": table.String()})
 }
 
-// compareParts holds generated parts of a document, by name, to what they must be; with -update it writes them.
+// compareParts compares generated parts of a document, by name, with the expected ones; with -update it writes them.
 func compareParts(t *testing.T, document string, parts map[string]string) {
 	t.Helper()
 	data, err := os.ReadFile(document)

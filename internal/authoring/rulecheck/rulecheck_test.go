@@ -86,8 +86,8 @@ func ruleFileCases(t testing.TB) []ruleFileCase {
 	return cases
 }
 
-// What envoyproxy/ratelimit rejects is an error with a position. What it accepts is no error, but a warning if it is a
-// mistake.
+// Rules that envoyproxy/ratelimit rejects are an error with a position. Rules that it accepts are not an error, but a
+// warning if they are a mistake.
 func TestRuleFiles(t *testing.T) {
 	ours := map[string]bool{"zero-limit": true, "same-yaml-key-twice": false, "two-documents": true, "replaces-unknown": true, "too-many-requests": true}
 	warned := map[string]string{
@@ -176,11 +176,11 @@ func TestCheck(t *testing.T) {
 			`  - {key: a, value_regex: '/files/.*\.zip', rate_limit: {unit: hour, requests_per_unit: 600}}`, "  - {key: a, "+limit+"}",
 			// is not reached
 			`  - {key: b, value_regex: '/files/.*\.zip', rate_limit: {unlimited: true}}`, "  - {key: b, "+limit+"}",
-			// the beginning decides
+			// the first bytes decide
 			`  - {key: c, value_regex: '/files/.*', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: c, "+limit+"}",
 			// is not long
 			`  - {key: d, value_regex: '/files/[^/]{1,20}\.zip', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: d, "+limit+"}",
-			// begin differently
+			// start differently
 			`  - {key: e, value_regex: '/a/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`, "  - {key: e, value: '/b/*', "+limit+"}",
 			// is tried later
 			"  - {key: f, value: '/a/*', "+limit+"}", `  - {key: f, value_regex: '/.*x', rate_limit: {unit: minute, requests_per_unit: 1000}}`), nil},

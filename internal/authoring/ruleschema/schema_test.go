@@ -29,7 +29,7 @@ const top = "../../../"
 
 func resolve(t *testing.T, s *jsonschema.Schema) *jsonschema.Resolved {
 	t.Helper()
-	b, err := Write(s) // what is validated is what is written
+	b, err := Write(s) // validates the text that Write returns
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestRulesDeniesTypicalMistakes(t *testing.T) {
 	}
 }
 
-// agree reports where a schema and the service judge a file differently, apart from what is beyond a schema.
+// agree reports where a schema and the service disagree about a file, except about errors that no schema can find.
 func agree(t *testing.T, r *jsonschema.Resolved, name string, text []byte) {
 	t.Helper()
 	denied, wrong := validate(r, text), compiles(text)

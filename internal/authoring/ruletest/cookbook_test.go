@@ -17,11 +17,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// replenished is the arithmetic of the Redis rate limiter of Spring Cloud Gateway: a bucket that begins full, knows
-// time in whole seconds, and gets the tokens of all seconds that began since the last request at once.
+// replenished is the arithmetic of the Redis rate limiter of Spring Cloud Gateway. Its bucket starts full and has a
+// clock of whole seconds. With each request it gets the tokens of all seconds that started since the last one.
 type replenished struct {
 	rate, capacity int64 // replenishRate, burstCapacity
-	tokens, second int64 // of the last request
+	tokens, second int64 // tokens left by the last request, and its second
 }
 
 func (r *replenished) take(now time.Time, requested int64) bool {
@@ -110,7 +110,7 @@ type action struct {
 	fixed      bool
 }
 
-// items returns what the rate_limits in the comment of a rule file send.
+// items returns the items that the rate_limits in the comment of a rule file send.
 func items(t *testing.T, file string) [][]action {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -77,7 +77,7 @@ func (m *mutator) walk(key string, v yamlform.Value) {
 	}
 }
 
-// offset is where a value begins in the text.
+// offset returns the offset at which a value starts in the text.
 func (m *mutator) offset(v yamlform.Value) int {
 	p, at := v.Position(), 0
 	for range p.Line - 1 {
@@ -90,7 +90,7 @@ func (m *mutator) offset(v yamlform.Value) int {
 	return at
 }
 
-// written returns the mark that a value begins with: a quote, the star of an alias, the bracket of a map in flow style;
+// written returns the mark that a value starts with: a quote, the star of an alias, the bracket of a map in flow style;
 // or "".
 func (m *mutator) written(v yamlform.Value) string {
 	if at := m.offset(v); strings.ContainsRune("*'\"{", rune(m.text[at])) {
@@ -156,7 +156,7 @@ func (m *mutator) visit(key string, v yamlform.Value) bool {
 		m.others(key, v, []string{"1s"})
 	case key == "penalty":
 		m.others(key, v, []string{"1s", "720h"})
-	case key == "enforce_percent": // a caller is rarely at the edge of a share
+	case key == "enforce_percent": // few customers are at the edge of a share
 		m.others(key, v, []string{"1", "100"})
 	case key == "value_regex":
 		m.set(key, v, "x"+v.Written())
@@ -276,7 +276,7 @@ func (m *mutator) add(at yamlform.Value, what string, data []byte, err error) {
 type MutationReport struct {
 	Killed   int      // a case failed, or the tests no longer fit these rules
 	Survived []Mutant // all cases passed; by file and line
-	Rejected int      // by the rule language; they do not count
+	Rejected int      // number rejected by the rule language; they do not count
 }
 
 // Share returns the share of mutants that were noticed, from 0 to 1; 1 if there were none.

@@ -244,7 +244,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// A window of every unit begins at the default start.
+// A window of every unit starts at the default start.
 func TestDefaultStart(t *testing.T) {
 	for _, name := range descriptor.UnitNames {
 		w := descriptor.Window{Unit: descriptor.ParseUnit(name)}
@@ -252,7 +252,7 @@ func TestDefaultStart(t *testing.T) {
 			t.Errorf("%s is within a %s", defaultStart, name)
 		}
 	}
-	if got := defaultStart.Format(time.DateOnly); got != "2011-12-22" { // as docs/do/testing-rules.md says
+	if got := defaultStart.Format(time.DateOnly); got != "2011-12-22" { // docs/do/testing-rules.md has this date
 		t.Errorf("%s", got)
 	}
 }

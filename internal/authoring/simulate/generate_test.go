@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// start is when generated logs begin.
+// start is the time at which generated logs start.
 var start = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
 // generated is a log that is made while it is read: a request every so often, each from one of many customers, of whom
@@ -29,7 +29,7 @@ type generated struct {
 	at        time.Time
 	buf       []byte
 	rest      []byte
-	disorder  time.Duration // by how much a line may be older than the one before
+	disorder  time.Duration // longest time by which a line may be older than the previous one
 }
 
 func generate(lines, customers int, line func([]byte, time.Time, int, int) []byte) *generated {

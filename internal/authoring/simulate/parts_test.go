@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// released is what an order lets go, with the fields that lines were added with.
+// released records the lines that an order releases, with the fields that they were added with.
 type released struct {
 	at    []int64
 	texts []string
@@ -70,7 +70,7 @@ func TestOrderWithinWindow(t *testing.T) {
 	}
 }
 
-// What is older than the window is counted, and time does not go back for it.
+// Lines older than the window are counted, and time does not go back for them.
 func TestOrderLate(t *testing.T) {
 	for _, window := range []time.Duration{0, time.Second} {
 		var got released

@@ -30,7 +30,7 @@ descriptors:
   - [{key: path, field: path}]
 `
 
-// at writes a line: seconds after midnight, who asks, and for what.
+// at writes a line: seconds after midnight, the client's address, and the path.
 func at(second int, ip, path string) string {
 	line := fmt.Sprintf(`{"t":%d`, start.Unix()+int64(second))
 	if ip != "" {
@@ -210,8 +210,8 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
-// A rule is found in the other directory by what it matches, not by its path: the key a_b and the key a with the value
-// b have the same path.
+// A rule is found in the other directory by its keys and values, not by its path: the key a_b and the key a with the
+// value b have the same path.
 func TestRulesWithOnePath(t *testing.T) {
 	set := rules(t, "domain: edge\ndescriptors:\n- {key: path_/x, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 1}}\n")
 	m := mapping(t, strings.Replace(jsonMapping, "remote_address", "path_/x", 1))
@@ -221,7 +221,7 @@ func TestRulesWithOnePath(t *testing.T) {
 	}
 }
 
-// What a rule in shadow mode would deny is in the report, and so is what the global modes let through.
+// The report includes denials by rules in shadow mode, and requests that passed only because of a global mode.
 func TestNotEnforced(t *testing.T) {
 	const rule = "domain: edge\ndescriptors:\n- {key: remote_address, %s rate_limit: {unit: minute, requests_per_unit: 2}}\n"
 	lines := []string{at(0, "a", ""), at(1, "a", ""), at(2, "a", ""), at(3, "a", "")}
@@ -275,8 +275,8 @@ descriptors:
 	}
 }
 
-// A bucket's burst is shown with its rate, both for the rule and for the customers that it denied.
-// What a penalty denies is denied by its limit, once for each request.
+// A bucket's burst is shown with its rate, both for the rule and for the customers that it denied. A denial by a
+// penalty counts as one by its limit, once for each request.
 func TestPenalty(t *testing.T) {
 	r := run(t, simulate.Options{Rules: rules(t, `
 domain: edge

@@ -1,10 +1,10 @@
 // Package bearer checks the tokens with which operators authenticate.
 //
 // Tokens come from a setting, from a file, or both. The file is read for every check, so a token that is removed from
-// it stops working at once. A comparison takes the same time however much of a token is right.
+// it stops working immediately. A comparison always takes the same time, however many characters of a token are right.
 //
 // Tokens may be used by any number of goroutines.
 //
-// The package only identifies the owner of a token. The caller decides what that owner may do. No error contains a
-// token.
+// The package only identifies the owner of a token. The code that calls it decides the owner's rights. No error
+// contains a token.
 package bearer

@@ -18,10 +18,10 @@ import (
 // Options are the sources of tokens. Both may be set.
 type Options struct {
 	Token string // one token; empty: none
-	Name  string // of its owner in logs, such as the setting that it comes from
+	Name  string // token owner's name in logs, such as the setting that the token comes from
 
 	// File has a token on each line. Before it may be the name of its owner, its role, or both in this order, with spaces
-	// between. Without a role it is Operate. Empty lines and lines that begin with # are ignored. Empty: no file.
+	// between. Without a role it is Operate. Empty lines and lines that start with # are ignored. Empty: no file.
 	File string
 }
 
@@ -44,7 +44,7 @@ type token struct {
 	owner, role string
 }
 
-// New returns the tokens. It fails if there is none.
+// New returns the tokens. It fails without a token.
 func New(o Options) (*Tokens, error) {
 	t := &Tokens{o}
 	all, err := t.all()

@@ -108,12 +108,12 @@ func (p *pipe) Write(b []byte) (int, error) { return p.Writer.Write(b) }
 
 func (*pipe) Flush() {}
 
-// A listener gets an event at once and then one a second, for a minute. Without a listener, look is not called.
+// A listener immediately gets an event and then one a second, for a minute. Without a listener, look is not called.
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
 		e := NewEvents(func(context.Context) any { return looks.Add(1) })
-		<-time.After(time.Hour) // of the test's clock
+		<-time.After(time.Hour) // an hour on the test's clock
 		if n := looks.Load(); n > 0 {
 			t.Errorf("looked %d times without a client", n)
 		}
@@ -153,7 +153,7 @@ func TestListenersWhoComeAndGo(t *testing.T) {
 		for i := range 1000 {
 			ctx, cancel := context.WithCancel(t.Context())
 			w := httptest.NewRecorder()
-			time.AfterFunc(10*time.Millisecond, cancel) // of the test's clock
+			time.AfterFunc(10*time.Millisecond, cancel) // 10 ms on the test's clock
 			e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, Path+"events", nil))
 			if !strings.HasPrefix(w.Body.String(), "data: ") {
 				t.Fatalf("listener %d, after %v: %q", i, time.Since(began), w.Body)

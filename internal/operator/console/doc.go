@@ -1,7 +1,7 @@
 // Package console is the web page on the admin port: files that a browser loads once, and a stream of events that keeps
-// what they show up to date.
+// the page up to date.
 //
-// The page asks the admin API for everything else, as any other client does. Its files hold nothing that is secret, so
-// that a browser may load them without a token. They are served as they are written: there is no build step. The
-// Content Security Policy lets the page load and ask nothing but the port that it came from.
+// The page asks the admin API for everything else, as any other client does. Its files contain no secrets, so that a
+// browser may load them without a token. They are served as they are written, without a build step. The Content
+// Security Policy lets the page load and ask nothing but the port that it came from.
 package console

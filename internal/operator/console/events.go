@@ -14,8 +14,8 @@ const maxListeners = 32
 
 const (
 	every = time.Second
-	// maxAge is the age at which a stream is ended. The page opens another one at once and presents its token again, so
-	// that a revoked token cannot keep reading.
+	// maxAge is the age at which a stream is ended. The page immediately opens another one and presents its token again,
+	// so that a revoked token cannot keep reading.
 	maxAge       = time.Minute
 	writeTimeout = 5 * time.Second
 )
@@ -29,14 +29,14 @@ type Events struct {
 	mu        sync.Mutex
 	listeners map[chan []byte]bool
 	last      []byte             // the last event
-	lastAt    time.Time          // when its look began
-	stop      context.CancelFunc // ends the goroutine that looks; nil: there is none
+	lastAt    time.Time          // time at which its look started
+	stop      context.CancelFunc // ends the goroutine that looks; nil without one
 	lookers   sync.WaitGroup
 	ctx       context.Context // ends with Close
 	end       context.CancelFunc
 }
 
-// NewEvents returns a stream of what look returns. One goroutine at a time calls it, at most once a second.
+// NewEvents returns a stream of the results of look. One goroutine at a time calls it, at most once a second.
 func NewEvents(look func(context.Context) any) *Events {
 	ctx, end := context.WithCancel(context.Background())
 	return &Events{look: look, listeners: make(map[chan []byte]bool), ctx: ctx, end: end}

@@ -69,7 +69,7 @@ var load = sync.OnceValue(func() *site {
 			text, err := from.ReadFile(name)
 			content[prefix+strings.TrimPrefix(name, "files/")] = text
 			return err
-		}) // of files in the program
+		}) // the files are embedded, so reading them cannot fail
 	}
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(content)) {

@@ -45,7 +45,7 @@ func timestamp(at int64) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: at}
 }
 
-// Identity returns what an override is for, and nothing more of it.
+// Identity returns only the identity of an override.
 func Identity(m *adminv1.Override) (override.Identity, error) {
 	i := override.Identity{Domain: m.GetDomain(), Rule: m.GetRule(), Limit: m.GetLimit()}
 	if len(m.GetEntries()) > override.MaxEntries {

@@ -45,8 +45,8 @@ func draw(t *rapid.T) *override.Override {
 	return o
 }
 
-// An override has one form as JSON: what Redis and files have is what protojson writes for the message, byte for byte,
-// and each reads the other's.
+// An override has one form as JSON. Redis and files contain the same bytes that protojson writes for the message, and
+// each side reads the other's.
 func TestOneForm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := draw(t)
@@ -105,7 +105,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 	}
 }
 
-// What the form costs, by hand and with libraries.
+// BenchmarkForm compares the cost of the form, by hand and with libraries.
 func BenchmarkForm(b *testing.B) {
 	o := &override.Override{
 		Identity: override.Identity{Domain: "api", Rule: "api.tenant.endpoint", Entries: []descriptor.Entry{{Key: "tenant", Value: "customer-00012345"}, {Key: "endpoint", Value: "/v1/messages"}}},

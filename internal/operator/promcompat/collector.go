@@ -57,7 +57,7 @@ type contribution struct {
 type series struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	value float64 // in this scrape
+	value float64 // value in this scrape
 
 	always  bool          // shown even while it is zero
 	ttl     time.Duration // hidden after this time without a change; 0: never

@@ -285,7 +285,7 @@ func TestBadMappings(t *testing.T) {
 	}
 }
 
-// Names have in them what callers send.
+// Names may contain any text from clients.
 func FuzzNames(f *testing.F) {
 	f.Add("ratelimit.service.rate_limit.d.u.p", "total_hits")
 	f.Add("ratelimit.service.rate_limit.a..b-- é", "domain_not_found")

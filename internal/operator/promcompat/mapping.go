@@ -39,7 +39,7 @@ func modern(text string) (string, error) {
 	}
 	file, ok := documents[0].(map[string]any)
 	if !ok {
-		return text, nil // the library says what is wrong with it
+		return text, nil // the library reports the error
 	}
 	if defaults, ok := file["defaults"].(map[string]any); ok {
 		modernize(defaults)

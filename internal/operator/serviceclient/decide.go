@@ -20,7 +20,7 @@ import (
 type Request struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry
-	Hits        int64                 // of each descriptor; 0 peeks, a negative number refunds
+	Hits        int64                 // hits of each descriptor; 0 peeks, a negative number refunds
 	Limit       *limiter.RequestLimit // replaces the limit of each descriptor's rule; nil: does not
 }
 

@@ -29,7 +29,7 @@ type Options struct {
 
 	Token   string        // the bearer token to send; empty: none
 	NoToken bool          // the command has no flag for a token, because the gRPC port needs none
-	Timeout time.Duration // of one call; default 5 s
+	Timeout time.Duration // timeout of one call; default 5 s
 }
 
 // Encrypted reports whether the connection will be encrypted.
@@ -142,7 +142,7 @@ func seeAnswer(ctx context.Context, method string, request, answer any, conn *gr
 	return err
 }
 
-// failure is the error of a call, for people: the server, the status, and what to check.
+// failure is the error of a call, for people: the server, the status, and a hint on how to fix it.
 func (c *Client) failure(err error) error {
 	s := status.Convert(err)
 	hint := ""

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
-// The table marks what an operator should look at, and no text of a process changes the terminal.
+// The table marks problems for the operator, and no text of a replica changes the terminal.
 func TestWriteFleet(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(ago time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-ago)) }

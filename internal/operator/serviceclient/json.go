@@ -25,7 +25,7 @@ func WriteMessage(to io.Writer, m proto.Message) error {
 	if err != nil {
 		return fmt.Errorf("write JSON: %w", err)
 	}
-	return WriteJSON(to, json.RawMessage(text)) // which evens out the blanks: protojson varies them
+	return WriteJSON(to, json.RawMessage(text)) // WriteJSON makes the blanks uniform: protojson varies them
 }
 
 // WriteMessages writes answers of a service as a list.

@@ -51,7 +51,7 @@ func (c *Client) OverrideHistory(ctx context.Context,
 	return ask(ctx, c, adminv1.NewOverrideServiceClient(c.conn).History, r)
 }
 
-// target is what an override is about.
+// target names the rule and the entries of an override.
 func target(o *adminv1.Override) string {
 	rule := o.GetRule()
 	if !strings.HasPrefix(rule, o.GetDomain()+".") {
@@ -74,7 +74,7 @@ func WriteOverrides(to io.Writer, all []*adminv1.Override) error {
 	return w.Flush()
 }
 
-// WriteOverrideChanges writes what was changed, or in a dry run what would be, for people.
+// WriteOverrideChanges writes the changes, made or previewed in a dry run, for people.
 func WriteOverrideChanges(to io.Writer, changes []*adminv1.OverrideChange, color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}
 	for _, c := range changes {
@@ -95,7 +95,7 @@ func WriteOverrideChanges(to io.Writer, changes []*adminv1.OverrideChange, color
 	return w.Flush()
 }
 
-// change writes an override before and after a change, unless there was and is none.
+// change writes an override before and after a change. It reports whether at least one of the two exists.
 func (w answerWriter) change(before, after *adminv1.Override) bool {
 	about := cmp.Or(after, before)
 	if about == nil {

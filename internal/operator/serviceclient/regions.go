@@ -11,12 +11,12 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Regions lists what a server knows about the other regions.
+// Regions returns a server's state of the other regions.
 func (c *Client) Regions(ctx context.Context) (*adminv1.ListRegionsResponse, error) {
 	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListRegions, &adminv1.ListRegionsRequest{})
 }
 
-// InRegions says in words what a server knows about the limits of a rule in other regions.
+// InRegions describes in words how other regions affect the limits of a rule, from a server's state.
 func InRegions(r *adminv1.ListRegionsResponse, limits []explain.Limit) (lines []string) {
 	said := func(format string, args ...any) {
 		if line := fmt.Sprintf(format, args...); !slices.Contains(lines, line) {
@@ -48,7 +48,7 @@ func InRegions(r *adminv1.ListRegionsResponse, limits []explain.Limit) (lines []
 	return lines
 }
 
-// far says what is known about the region that counts.
+// far describes the region that counts.
 func far(home *adminv1.Region, leased bool, say func(format string, args ...any)) {
 	if home.GetError() != "" {
 		say("%s counts for all regions and does not answer, so on_error decides: %s", home.GetName(), home.GetError())

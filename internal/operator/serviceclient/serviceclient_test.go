@@ -47,10 +47,10 @@ func entries(pairs ...string) (all []descriptor.Entry) {
 // slowed is a decider that takes its time.
 type slowed struct {
 	server.Decider
-	pause func(n int64) <-chan time.Time // of the n-th decision; nil: none
+	pause func(n int64) <-chan time.Time // pause before the n-th decision; nil without a pause
 	n     atomic.Int64
 	busy  atomic.Int64
-	most  atomic.Int64 // at once
+	most  atomic.Int64 // largest number of concurrent decisions
 }
 
 func (s *slowed) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, done func(error)) (decided bool, err error) {
@@ -201,7 +201,7 @@ func TestLoadCounts(t *testing.T) {
 	}
 }
 
-// A load that is stopped ends with what was answered.
+// A load that is stopped ends with the answers received so far.
 func TestLoadEnds(t *testing.T) {
 	addr, _, _ := start(t, nil)
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}

@@ -31,7 +31,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// setTexts gives every text in v, at any depth, what text returns for its place.
+// setTexts sets every text in v, at any depth, to the result of text for its place.
 func setTexts(v reflect.Value, place string, text func(place string) string) {
 	switch v.Kind() {
 	case reflect.String:
@@ -66,7 +66,7 @@ func everything(t *testing.T) *simulate.Report {
 	return r
 }
 
-// span matches what Markdown shows as it is.
+// span matches text that Markdown shows unchanged.
 var span = regexp.MustCompile("`[^`\n]+`|<code>[^<`|\n]*</code>")
 
 // All texts of a report stand in code, where they have no meaning: no mention, no link, no HTML, no other
@@ -122,7 +122,7 @@ func TestHostileTextsInMarkdown(t *testing.T) {
 	}
 }
 
-// The verdict says what changes for whom, for each kind of result.
+// The verdict tells whom a change affects and how, for each kind of result.
 func TestVerdict(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/golden"
 )
 
-const results = "internal/authoring/simulate/report/testdata/" // from the top, where the example is
+const results = "internal/authoring/simulate/report/testdata/" // path from the top directory, where the example is
 
 // example runs the example of the documentation.
 func example(t *testing.T, against bool) *simulate.Report {
@@ -101,7 +101,7 @@ func hostile(t *testing.T) *simulate.Report {
 	return r
 }
 
-// What comes from a log moves no cursor.
+// Text from a log cannot move the cursor.
 func TestTextIsSafeForTerminals(t *testing.T) {
 	var b bytes.Buffer
 	if err := report.WriteText(&b, hostile(t), report.TextOptions{}); err != nil {
@@ -129,7 +129,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// The documentation shows what the command writes.
+// The documentation shows the command's actual output.
 func TestDocumentedText(t *testing.T) {
 	var b bytes.Buffer
 	if err := report.WriteText(&b, example(t, true), report.TextOptions{Top: 3}); err != nil {
