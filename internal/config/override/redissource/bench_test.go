@@ -17,8 +17,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// BenchmarkMillion writes 1,000,000 overrides, reads them as a process does at its start, from Redis and from its copy,
-// and says what they take.
+// BenchmarkMillion writes 1,000,000 overrides, reads them as a replica does at startup, from Redis and from its copy,
+// and reports the time and memory.
 func BenchmarkMillion(b *testing.B) {
 	const n = override.MaxOverrides
 	r := redistest.Start(b)

@@ -33,7 +33,7 @@ type copies struct {
 	log  *slog.Logger
 
 	mu      sync.Mutex
-	next    *copied // what is not written yet
+	next    *copied // newest set that is not written yet
 	wake    chan struct{}
 	aside   sync.WaitGroup
 	failing string // used only by the writer
@@ -160,8 +160,8 @@ func writeCopy(path string, set *override.Set, at position) error {
 	return replaceFile(path, 0o600, func(f *os.File) error { return writeSet(f, set, at) })
 }
 
-// replaceFile replaces a file at once: after a crash it is the one before, or the new one. It returns when the new one
-// is on disk.
+// replaceFile replaces a file atomically: after a crash it has either the old or the new content. It returns when the
+// new content is on disk.
 func replaceFile(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
 	to, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -205,7 +205,7 @@ func writeSet(to io.Writer, set *override.Set, at position) error {
 		text = override.AppendJSON(text[:0], &override.Override{Identity: identity, Numbers: numbers})
 		_, _ = w.Write(append(text, '\n'))
 	}
-	return w.Flush() //nolint:wrapcheck // the caller says what was done
+	return w.Flush() //nolint:wrapcheck // replaceFile wraps it
 }
 
 var (

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// mostLooked is how many overrides a page of List looks at. If few of them are wanted, the page is short, and the next
-	// one begins where it ended.
+	// mostLooked is the largest number of overrides that a page of List looks at. If few of them are wanted, the page is
+	// short, and the next one starts where it ended.
 	mostLooked = 100_000
 )
 
@@ -131,8 +131,8 @@ func (s *Source) records(ctx context.Context, domain string, fields []string) ([
 	return all, nil
 }
 
-// patterns returns what a field contains if the descriptor has these entries. The field of another descriptor may
-// contain it too.
+// patterns returns texts that a field contains if the descriptor has these entries. The field of another descriptor may
+// contain them too.
 func patterns(where map[string]string) []string {
 	parts := make([]string, 0, len(where))
 	for k, v := range where {

@@ -16,7 +16,7 @@ import (
 const (
 	checkEvery = time.Second // versions are compared so often, even without a change in the stream
 	longestGap = time.Second // between attempts to reach Redis
-	pageSize   = 1000        // fields of a hash, or changes, that are read at once
+	pageSize   = 1000        // fields of a hash, or changes, in one answer
 
 	headWithin = 2 * time.Second // bounds the question for the newest version, which a start waits for
 )
@@ -24,8 +24,8 @@ const (
 // position is how far a replica has read.
 type position struct {
 	version int64
-	id      string // of the write that made this version
-	born    string // of the first write of all
+	id      string // identifier of the write that made this version
+	born    string // identifier of the very first write
 }
 
 // reader follows Redis for Run. One goroutine uses it.
@@ -33,12 +33,12 @@ type reader struct {
 	*Source
 	apply func(*override.Set)
 
-	set      *override.Set // the active set; nil: none was read yet
-	at       position      // of set
+	set      *override.Set // the active set; nil before the first read
+	at       position      // position of set
 	loaded   bool          // set was read from Redis, and only changes after at are missing
 	loadedAt time.Time
 	checked  time.Time // when versions were last compared
-	trouble  trouble   // of the last attempt
+	trouble  trouble   // trouble of the last attempt
 }
 
 // trouble is why an attempt to read failed.
@@ -116,7 +116,7 @@ func (r *reader) use(set *override.Set) {
 	r.apply(set)
 }
 
-// report logs when reading begins to fail, and when it works again.
+// report logs when reading starts to fail, and when it works again.
 func (r *reader) report(err error) {
 	r.metrics.SetUp(err == nil)
 	now := troubleOf(err)
@@ -413,7 +413,7 @@ func readEntry(m goredis.XMessage) entry {
 	}
 }
 
-// change is what the entry means for a set.
+// change returns the change of a set that the entry stands for.
 func (e *entry) change() (override.Change, error) {
 	if e.after != "" {
 		o, err := parse(e.after)

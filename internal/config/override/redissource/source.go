@@ -24,7 +24,7 @@ type Options struct {
 	// the wait for the next change as a server that does not answer.
 	Client goredis.UniversalClient
 
-	Prefix string // of every key
+	Prefix string // prefix of every key
 
 	// Usable returns an error if overrides cannot be kept behind the client's address. It is asked before overrides are
 	// read or written, until it is sure. Nil: they can be.
@@ -42,7 +42,7 @@ type Options struct {
 type Source struct {
 	o       Options
 	metrics *override.Metrics
-	copies  *copies // nil: there is no file
+	copies  *copies // nil without a file
 
 	sound     atomic.Bool   // Usable was sure
 	tried     chan struct{} // closed after the first attempt to read
@@ -100,7 +100,7 @@ func (s *Source) orderKey(domain string) string { return s.key("order:" + domain
 
 // Get implements override.Source. A record that cannot be read counts as none.
 func (s *Source) Get(ctx context.Context, which []override.Identity) ([]*override.Override, error) {
-	places := make(map[string][]int) // in which, of each domain
+	places := make(map[string][]int) // indexes in which, by domain
 	for i := range which {
 		places[which[i].Domain] = append(places[which[i].Domain], i)
 	}
@@ -154,7 +154,7 @@ var writeScript = goredis.NewScript(writeLua)
 
 var errFull = fmt.Errorf("%w: there would be more than %d: remove some first", override.ErrFull, override.MaxOverrides)
 
-// Write implements override.Source. Each edit has a version of its own.
+// Write implements override.Source. Each edit gets a separate version.
 func (s *Source) Write(ctx context.Context, author string, edits []override.Edit) ([]override.Override, error) {
 	if len(edits) == 0 {
 		return nil, nil

@@ -161,7 +161,7 @@ func has(want map[string]uint64) func(*override.Set) bool {
 	return func(s *override.Set) bool { return maps.Equal(requests(s), want) }
 }
 
-// What one process writes is in the other's set within a second, and the records, the history and the metrics show it.
+// A write by one replica is in the other's set within a second, and the records, the history and the metrics show it.
 func TestWritesReachEveryProcess(t *testing.T) {
 	r := redistest.Start(t)
 	a, b := start(t, r, ""), start(t, r, "")
@@ -327,7 +327,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// What others have put into the keys by hand has no effect, the log says so, and the rest continues.
+// Content that others have put into the keys by hand has no effect and is logged, and the rest continues.
 func TestHostileRecords(t *testing.T) {
 	const good = `{"domain":"d","rule":"d.k","entries":[{"key":"k","value":"v"}],"blocked":true,"version":"1","changed_at":"2026-03-01T12:00:00.000Z"}`
 	bad := []string{
@@ -400,7 +400,7 @@ func TestHostileRecords(t *testing.T) {
 	}
 }
 
-// Of all processes one removes what ended a day ago. What was prolonged meanwhile stays.
+// Only one replica removes the overrides that ended a day ago. Those that were prolonged since then stay.
 func TestSweep(t *testing.T) {
 	r := redistest.Start(t)
 	a, b := start(t, r, ""), start(t, r, "")
@@ -649,8 +649,8 @@ func TestBadCopy(t *testing.T) {
 	}
 }
 
-// Redis has lost changes: that is detected, whatever came afterwards. Its state is used, nothing is written to it, and
-// a file keeps what was lost.
+// If Redis has lost changes, this is detected even after later writes. Its state is used, nothing is written to it, and
+// a file keeps the lost overrides.
 func TestRegression(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, r *redistest.Server, other *process){
 		"everything": func(t *testing.T, r *redistest.Server, _ *process) {
@@ -720,7 +720,7 @@ func TestOlderData(t *testing.T) {
 		if !running {
 			p.stop()
 		}
-		r.Restart(t) // with the file that was saved
+		r.Restart(t) // the restart loads the saved file
 		for n := range 3 {
 			other.write(t, set(of("d", "c"), uint64(n)))
 		}
@@ -899,12 +899,12 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// Overrides of the largest size do not fit into one answer by the thousand. They are read, listed and shown in the
-// history all the same, in smaller pages.
+// A thousand overrides of the largest size do not fit into one answer. They are still read, listed and shown in the
+// history, in smaller pages.
 func TestLargestOverrides(t *testing.T) {
 	r := redistest.Start(t)
 	p := start(t, r, "")
-	const n = 400 // of 53 KB; a record and its field have twice as much
+	const n = 400 // overrides of 53 KB; a record and its field have twice as much
 	want := make(map[string]uint64)
 	for k := range n {
 		i := of("d", fmt.Sprintf("%04d%s", k, strings.Repeat("x", override.MaxName-4)))

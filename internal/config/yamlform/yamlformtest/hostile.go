@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Language is what the texts need of a language.
+// Language describes the parts of a language that the texts contain.
 type Language struct {
 	Top  string // the lines of a good file that come before its list
 	List string // the key of that list
@@ -35,7 +35,7 @@ type text struct {
 	squared bool
 }
 
-// texts returns hostile files by what is special about them. Their length grows in proportion to n.
+// texts returns hostile files, each under a name that describes it. Their length grows in proportion to n.
 func (l Language) texts(n int) map[string]text {
 	many := func(format string) string { // n times, with %d as the index and %+ as the next one
 		var b strings.Builder
