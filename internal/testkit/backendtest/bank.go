@@ -23,7 +23,7 @@ type bank struct {
 	store   backend.Starter
 	now     int64
 	step    int64
-	ids     int64 // of all reservations so far
+	ids     int64 // number of reservations so far, which gives their IDs
 	history []event
 
 	// possible are the accounts as they may be: one set for each way in which steps whose answer was lost took place or
@@ -32,18 +32,18 @@ type bank struct {
 	took, didNot int // how many steps with a lost answer took place, and how many did not, as far as later answers tell
 }
 
-// ErrLost is what Start of a store returns if the answer was lost. The request was carried out, or it was not.
+// ErrLost is the error of Start of a store if the answer was lost. The request was carried out, or it was not.
 var ErrLost = errors.New("the answer is lost")
 
-// account is what a counter must contain. The counter's window is a fixed window on the clock, or long enough that no
-// hit leaves it.
+// account is the expected content of a counter. The counter's window is a fixed window on the clock, or long enough
+// that no hit leaves it.
 type account struct {
 	key          []byte
 	limit        *descriptor.Limit
-	start        int64 // of the window that used is of, unless nothing leaves it
+	start        int64 // start of the window of used, unless nothing leaves it
 	end          int64
 	used         int64
-	log          []int64               // sliding log, concurrency: when each hit was taken
+	log          []int64               // sliding log, concurrency: time of each hit
 	reservations []*accountReservation // the oldest first
 }
 
@@ -268,16 +268,16 @@ func cloneAccounts(accounts []*account) []*account {
 	return all
 }
 
-// event is a step with what it must answer, for the message of a test that fails.
+// event is a step with its expected answers, for the message of a test that fails.
 type event struct {
 	at       int64
 	together bool
-	lost     bool // the answer
+	lost     bool // whether the answer was lost
 	takes    []backend.Take
 	answers  []answer
 }
 
-// answer is what a store says about a take.
+// answer is a store's answer to a take.
 type answer struct {
 	allowed          bool
 	before, used     int64
@@ -285,7 +285,7 @@ type answer struct {
 	granted, expires int64
 }
 
-// settle does on accounts what a store does on counters that are settled as one.
+// settle changes accounts as a store should change counters that are settled as one.
 func (b *bank) settle(accounts []*account, takes []backend.Take) []answer {
 	answers := make([]answer, len(takes))
 	passes, grant := true, int64(1)<<60
@@ -438,7 +438,7 @@ func (a *account) roll(now int64) {
 	a.reservations = slices.DeleteFunc(a.reservations, func(h *accountReservation) bool { return h.keep <= now })
 }
 
-// change adds hits to the window of an earlier time, if it is not over. Where windows begin with a hit, the window of
+// change adds hits to the window of an earlier time, if it is not over. Where windows start with a hit, the window of
 // an empty counter is over.
 func (a *account) change(mark, hits int64) {
 	if a.limit.FirstHit && a.used == 0 && hits > 0 {
@@ -453,7 +453,7 @@ func (a *account) change(mark, hits int64) {
 		a.used = min(a.used, capacity) // it contains no more
 	case descriptor.SlidingLog, descriptor.Concurrency:
 		mark += a.limit.Arithmetic.Quantum - 1
-		mark -= mark % a.limit.Arithmetic.Quantum // a log knows no finer times, and none before the one that it begins with
+		mark -= mark % a.limit.Arithmetic.Quantum // a log has no finer times, and none before its first one
 		if len(a.log) == 0 {
 			a.start = mark
 		}

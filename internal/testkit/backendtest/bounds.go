@@ -46,7 +46,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 	limit, length := int64(l.Requests), l.Window.Length().Microseconds()
 	switch l.Algorithm {
 	case descriptor.FixedWindow, descriptor.SharedWindow:
-		// At most the limit in each window, wherever the windows begin.
+		// At most the limit in each window, wherever the windows start.
 		end, sum := int64(-1), int64(0)
 		for _, p := range passed {
 			if p.at >= end {
@@ -91,7 +91,7 @@ func checkBound(t *rapid.T, l *descriptor.Limit, passed []admission) {
 			}
 		}
 	default:
-		// At most the capacity plus what was refilled, in every interval.
+		// At most the capacity plus the refill, in every interval.
 		for i := range passed {
 			sum := int64(0)
 			for j := i; j < len(passed); j++ {

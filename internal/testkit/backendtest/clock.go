@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// PerMinute returns limits of 10 a minute, one for every way to keep a counter. Each of them admits its capacity at
-// once, and has forgotten a hit two minutes after it.
+// PerMinute returns limits of 10 a minute, one for every way to keep a counter. Each of them allows its whole capacity
+// in one request, and no hit counts for more than two minutes.
 func PerMinute() map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":                    Limit("10/1m"),
@@ -55,7 +55,7 @@ func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 			c.now = c.now.Add(2*time.Second - 24*time.Hour)
 			c.recovers(2*window, true)
 		})
-		// Callers who only ask how much is left, and requests that another counter denies, do not keep it from recovering.
+		// Requests that only read the counter, and requests that another counter denies, do not keep it from recovering.
 		t.Run(name+", back by an hour, without a take of its own", func(t *testing.T) {
 			c := newStepped(t, open(t), l, epoch.Add(48*time.Hour+17*time.Second))
 			c.fill()
@@ -165,8 +165,8 @@ func (c *stepped) recovers(within time.Duration, soon bool) {
 	c.fill()
 }
 
-// runSteps floods one counter while its clock is set back and ahead. In every span of time that truly passed, what is
-// admitted exceeds what the algorithm admits in such a span by at most one window, or one bucket, for each step.
+// runSteps floods one counter while its clock is set back and ahead. In every span of true time, the allowed hits
+// exceed the algorithm's bound for such a span by at most one window, or one bucket, for each step.
 func runSteps(t *testing.T, s backend.Store) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := drawSmall(rt, []descriptor.Unit{descriptor.Second, descriptor.Minute, descriptor.Hour})

@@ -108,7 +108,7 @@ func allOrNothing(t *testing.T, s backend.Store, sharedLimit *descriptor.Limit) 
 	}
 }
 
-// together runs f in many goroutines that start at once.
+// together runs f in many goroutines that start at the same time.
 func together(t *testing.T, f func(worker int) error) {
 	t.Helper()
 	var all sync.WaitGroup

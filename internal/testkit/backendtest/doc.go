@@ -9,8 +9,8 @@
 //   - clearing counters
 //
 // RunReservations tests reservations: scripts, random steps that are compared with plain arithmetic, and exactness
-// under concurrency. RunFull tests what a bounded store promises when it is full. The test of each store calls Run.
-// What only one store does is tested in that store's package.
+// under concurrency. RunFull tests the promises of a bounded store that is full. The test of each store calls Run.
+// Features of a single store are tested in that store's package.
 //
 // Time is virtual: a store under test must use only the time given to Start. Every case uses its own keys, so that
 // stores may share a server.

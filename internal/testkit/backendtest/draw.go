@@ -77,7 +77,7 @@ func drawLimit(t *rapid.T, units []descriptor.Unit) *descriptor.Limit {
 	}).Filter(func(l *descriptor.Limit) bool { return l.Compile() == nil }).Draw(t, "limit")
 }
 
-// drawClasses makes a limit one that classes share, and draws the class of the caller.
+// drawClasses makes a limit one that classes share, and draws the class of the customer.
 func drawClasses(t *rapid.T, l *descriptor.Limit) {
 	l.Algorithm, l.Classes = descriptor.SharedWindow, descriptor.ClassParts{Names: rapid.SampledFrom([]uint8{0, 7,
 		255}).Draw(t, "names")}
@@ -90,7 +90,7 @@ func drawClasses(t *rapid.T, l *descriptor.Limit) {
 	drawClass(t, l)
 }
 
-// drawClass draws the class of the caller.
+// drawClass draws the class of the customer.
 func drawClass(t *rapid.T, l *descriptor.Limit) {
 	n := uint8(0)
 	for n < descriptor.MaxClasses && l.Classes.Percent[n] > 0 {

@@ -14,17 +14,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// BoundedStore is a store that counts several callers in one counter when it has no room for one counter each.
+// BoundedStore is a store that counts several customers in one counter when it has no room for a counter for each.
 type BoundedStore interface {
 	backend.Store
 	Sweep(now time.Time)
 	Len() int
-	Holds(key []byte) bool // whether the key has a counter of its own
+	Holds(key []byte) bool // whether the key has a counter that is not shared
 }
 
-// RunFull checks what a store still promises when it is much too small for its callers. No caller is admitted more than
-// it would be alone in a store with room. A caller with its own counter is counted exactly. A request that is denied as
-// a whole consumes nothing. open makes a store for at most that many counters and shared counters.
+// RunFull checks the promises of a store that is much too small for its customers. No customer is allowed more hits
+// than alone in a store with room. A customer with a separate counter is counted exactly. A request that is denied as a
+// whole consumes nothing. open makes a store for at most that many counters and shared counters.
 func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("property", func(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) { newCrowd(rt, open).run() })
@@ -32,7 +32,7 @@ func RunFull(t *testing.T, open func(most, shared int) BoundedStore) {
 	t.Run("concurrent", func(t *testing.T) { runFullConcurrent(t, open) })
 }
 
-// crowd is many callers of a small store.
+// crowd holds many customers of a small store.
 type crowd struct {
 	*rapid.T
 	store   BoundedStore
@@ -46,20 +46,20 @@ type crowdedRule struct {
 	rule        *descriptor.Rule
 	limit       *descriptor.Limit
 	countDenied bool
-	clean       int64 // from this time on, no shared counter of the rule can be in use
+	clean       int64 // time from which on no shared counter of the rule can be in use
 }
 
-// caller is what one caller of one rule may expect.
+// caller holds the expectations for one customer of one rule.
 type caller struct {
 	rule  *crowdedRule
 	key   []byte
-	alone backend.State // as if the caller had its own counter, which counted what the caller was admitted
-	exact bool          // the caller has had its own counter since alone was last unused
-	// Where windows begin with a hit, the windows of a shared counter begin at other times than the caller's own windows
-	// would. So what passed is checked separately.
+	alone backend.State // state of a separate counter that would have counted all hits that the customer was allowed
+	exact bool          // whether the customer has had a separate counter since alone was last unused
+	// Where windows start with a hit, the windows of a shared counter start at other times than those of the customer's
+	// separate counter would. So allowed hits are checked separately.
 	passed []admission
-	shared []bool // for each of passed: whether a shared counter admitted it
-	from   int64  // when the caller got its own counter; 0 if a reset gave it one
+	shared []bool // whether a shared counter allowed it, for each of passed
+	from   int64  // when the customer got a separate counter; 0 after a reset
 }
 
 func newCrowd(t *rapid.T, open func(most, shared int) BoundedStore) *crowd {
@@ -129,7 +129,7 @@ func (c *crowd) reset(who *caller) {
 		if got := c.peek(who); got.Used != 0 {
 			c.Fatalf("%s: %d in use after a reset", limitText(r.limit), got.Used)
 		}
-	case held: // the counter is gone: the caller begins anew
+	case held: // the counter is gone: the customer starts anew
 		who.alone, who.passed, who.shared, who.from, who.exact = backend.State{}, nil, nil, 0, false
 	}
 }
@@ -178,7 +178,7 @@ func (c *crowd) request(crowd int) {
 	}
 }
 
-// check compares the outcome of a take with the outcome that its caller would get if it were the only caller.
+// check compares the outcome of a take with the outcome that its customer would get if there were no other.
 func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 	t, o, holds := &r.Takes[i], &r.Outcomes[i], c.store.Holds(w.key)
 	if t.Hits > 0 && !holds {
@@ -186,7 +186,7 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 		w.rule.clean = c.now + l.Window.Length().Microseconds()*int64(4+l.Capacity()/max(1, l.Requests))
 	}
 	if !held {
-		// If no shared counter is in use, the new counter begins empty, and it is exact from now on.
+		// If no shared counter is in use, the new counter starts empty, and it is exact from now on.
 		w.exact = holds && c.now > w.rule.clean
 		if w.exact {
 			w.alone = backend.State{}
@@ -198,8 +198,8 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 		alone.Hits = 0
 	}
 	if used := backend.Peek(&alone, &w.alone, c.now).Used; alone.Hits < 0 && o.Used < o.Before && used+alone.Hits < 0 {
-		// A counter that was begun with what others have used holds more than its caller's own hits, so a refund of more
-		// than these may be carried out. Alone, it gives back all there are.
+		// A counter that started with the hits of others holds more than its customer's hits, so a refund of more than these
+		// may be carried out. Alone, it gives back all of them.
 		alone.Hits = -used
 	}
 	var want [1]backend.Outcome
@@ -217,8 +217,8 @@ func (c *crowd) check(w *caller, r *backend.Request, i int, held, denied bool) {
 	}
 }
 
-// checkFirstHit checks a limit whose windows begin with a hit: against the promise of every shared counter, and against
-// the window that begins when the caller gets its own counter.
+// checkFirstHit checks a limit whose windows start with a hit: against the promise of every shared counter, and against
+// the window that starts when the customer gets a separate counter.
 func (c *crowd) checkFirstHit(w *caller) {
 	l := w.rule.limit
 	length, most := l.Window.Length().Microseconds(), int64(l.Requests)
@@ -230,7 +230,8 @@ func (c *crowd) checkFirstHit(w *caller) {
 	if c.store.Holds(w.key) {
 		since = w.from
 	}
-	sum, end := int64(0), since+length // what a shared counter admitted in the window before, and the caller's own since
+	// hits allowed by a shared counter in the window before, and by the separate one since
+	sum, end := int64(0), since+length
 	for i, p := range w.passed {
 		switch {
 		case w.shared[i] && p.at > since-length:
@@ -247,8 +248,8 @@ func (c *crowd) checkFirstHit(w *caller) {
 	}
 }
 
-// runFullConcurrent lets many callers use a small store at the same time. Each caller is admitted at most its limit,
-// and exactly its limit if it had a counter before.
+// runFullConcurrent lets many callers use a small store at the same time. Each customer is allowed at most the limit,
+// and exactly the limit if it had a counter before.
 func runFullConcurrent(t *testing.T, open func(most, shared int) BoundedStore) {
 	const most, each, perCaller = 64, 40, 10
 	for name, l := range EveryAlgorithm(perCaller) {

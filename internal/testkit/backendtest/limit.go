@@ -91,7 +91,7 @@ func parseLimit(s string) (*descriptor.Limit, error) {
 	return l, nil
 }
 
-// allow returns what a limit says about reservations. It allows them if it did not.
+// allow returns the bounds of a limit's reservations. It allows reservations if the limit did not.
 func allow(l *descriptor.Limit) *descriptor.Reservations {
 	if l.Reservations == nil {
 		bounds := descriptor.DefaultReservations()
@@ -171,7 +171,7 @@ func parseWindow(s string) (descriptor.Window, error) {
 }
 
 // EveryAlgorithm returns limits of n hits, one for every way to keep a counter. Their windows are so long that no hit
-// leaves a window during a test, whatever the test's clock says.
+// leaves a window during a test, regardless of the test's clock.
 func EveryAlgorithm(n int) map[string]*descriptor.Limit {
 	return map[string]*descriptor.Limit{
 		"fixed window":              Limit(fmt.Sprintf("%d/1y", n)),

@@ -95,7 +95,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, reservations 
 	rapid.Check(t, func(rt *rapid.T) {
 		prefix, m := newCase(), NewModel()
 		scale := rapid.SampledFrom(scales).Draw(rt, "scale")
-		var keys []backend.Take // for the reads that compare the states
+		var keys []backend.Take // counters, for the reads that compare the states
 		for range rapid.IntRange(1, 4).Draw(rt, "limits") {
 			l := drawLimit(rt, scale.units)
 			if reservations && reservable(l) {
@@ -138,7 +138,7 @@ func runModel(t *testing.T, open func(t testing.TB) backend.Store, reservations 
 			if reservations && rapid.Bool().Draw(rt, "reservations") {
 				r = drawOperations(rt, keys)
 			}
-			if !reservations { // a peek need not know what has expired
+			if !reservations { // a peek need not settle expired reservations
 				compare(rt, step, "peek before", s.Peek, m.Peek, at, r)
 			}
 			compare(rt, step, "request", starting(s), starting(m), at, r)
@@ -206,7 +206,7 @@ func compare(t *rapid.T, step int, what string, store, model verb, at time.Time,
 func drawRequest(t *rapid.T, keys []backend.Take) *backend.Request {
 	r := &backend.Request{Together: rapid.Bool().Draw(t, "together")}
 	n := rapid.OneOf(rapid.Just(1), rapid.IntRange(1, 6)).Draw(t, "takes")
-	vote := backend.VoteAll // of the member
+	vote := backend.VoteAll // vote of the member
 	for i := range n {
 		k := rapid.SampledFrom(keys).Draw(t, "key")
 		l := k.Limit

@@ -14,11 +14,10 @@ type modelReservation struct {
 	key      string
 	id       backend.ReservationID
 	reserved backend.ReservationState
-	claimed  bool // by a take of the group that is being settled
+	claimed  bool // whether a take of the group that is being settled uses it
 }
 
-// look settles the reservations of a counter that have ended, and fills in what is recorded about the reservation that
-// a take names.
+// look settles the reservations of a counter that have ended, and fills in the stored reservation of a take.
 func (m *Model) look(t *backend.Take, s *backend.State, now int64) *modelReservation {
 	if t.Reservation == nil && (t.Limit.Reservations == nil || !t.Limit.Reservations.Release) {
 		return nil
@@ -54,7 +53,7 @@ func (m *Model) look(t *backend.Take, s *backend.State, now int64) *modelReserva
 	return nil
 }
 
-// write keeps what a take has left of its reservation.
+// write stores a take's reservation as settling left it.
 func (m *Model) write(t *backend.Take, found *modelReservation, now int64) {
 	switch {
 	case t.Reservation == nil:

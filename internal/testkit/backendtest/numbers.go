@@ -107,7 +107,7 @@ func (n *numbers) count(l *descriptor.Limit, o *backend.Outcome) {
 	}
 }
 
-// hits draws a number of hits: peeks, refunds, and numbers around what still fits.
+// hits draws a number of hits: peeks, refunds, and numbers around those that still fit.
 func (n *numbers) hits(m *plain, now int64) int64 {
 	r := n.random
 	used, capacity := m.used(now).Int64(), int64(m.limit.Capacity())
@@ -127,9 +127,9 @@ func (n *numbers) limit(t testing.TB, units []descriptor.Unit) *descriptor.Limit
 		switch r.IntN(4) {
 		case 0:
 			return large[r.IntN(len(large))]
-		case 1: // with zeros at the end
+		case 1: // round numbers
 			return 1 + r.Uint64N(1000)*uint64(math.Pow10(r.IntN(13)))
-		default: // as often of few digits as of many
+		default: // all numbers of digits, equally often
 			return 1 + r.Uint64()>>(11+r.IntN(53))
 		}
 	}

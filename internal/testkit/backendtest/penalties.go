@@ -38,11 +38,11 @@ func readPenalties(keys []backend.Take) *backend.Request {
 
 // offender is the plain model of one counter with a penalty: times in microseconds.
 type offender struct {
-	start, count int64 // of the fixed window
-	until        int64 // of the penalty
+	start, count int64 // start and count of the fixed window
+	until        int64 // end of the penalty
 }
 
-// runPenalties checks fixed windows with penalties against arithmetic of its own: 300 requests for each of the checks.
+// runPenalties checks fixed windows with penalties against independent arithmetic: 300 requests for each of the checks.
 func runPenalties(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	t.Run("plain model", func(t *testing.T) {

@@ -8,19 +8,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// plain is what a counter must contain, as the documentation defines it, in numbers of any size. It shares no code with
-// the stores: it finds the time until something happens by trying times. Its clock does not go back.
+// plain is the expected content of a counter, as the documentation defines it, in numbers of any size. It shares no
+// code with the stores: it finds the time until an event by trying times. Its clock does not go back.
 type plain struct {
 	limit *descriptor.Limit
 
-	start, end int64    // fixed window: the window of count; interval: the window that missing is of
+	start, end int64    // fixed window: the window of count; interval: the window of the missing tokens
 	count      *big.Int // fixed window: hits; interval: missing tokens
 
 	subs map[int64]*big.Int // sliding window: hits by the number of the sub-window
 
-	log []int64 // sliding log: when each hit was taken, in quanta, rounded up
+	log []int64 // sliding log: time of each hit in quanta, rounded up
 
-	level *big.Rat // bucket: what is used at start
+	level *big.Rat // bucket: amount in use at start
 }
 
 func newPlain(l *descriptor.Limit) *plain {
@@ -51,8 +51,8 @@ func (p *plain) bounds(at int64) (start, end int64) {
 		first := ((y-1970)*12 + int(m) - 1) / n * n
 		return date(1970, time.Month(first+1), 1), date(1970, time.Month(first+n+1), 1)
 	case descriptor.Week:
-		// The weeks are counted from the one of 1 January 1970, which began on Monday, 29 December, or on Sunday, 28 December
-		// 1969.
+		// The weeks are counted from the one of 1 January 1970, which started on Monday, 29 December, or on Sunday, 28
+		// December 1969.
 		begin := -3
 		if w.WeekStart == 6 {
 			begin = -4
@@ -65,7 +65,8 @@ func (p *plain) bounds(at int64) (start, end int64) {
 	}
 }
 
-// window is the window in which hits of a time count. If windows begin with a hit, it is the one in use, or begins now.
+// window returns the window in which hits of a time count. If windows start with a hit, it is the one in use, or starts
+// now.
 func (p *plain) window(at int64) (start, end int64) {
 	switch {
 	case !p.limit.FirstHit:
@@ -109,7 +110,7 @@ func (p *plain) used(at int64) *big.Int {
 	}
 }
 
-// left is what is left in a bucket at a time.
+// left returns the amount in use in a bucket at a time.
 func (p *plain) left(at int64) *big.Rat {
 	drained := new(big.Rat).SetFrac(new(big.Int).Mul(big.NewInt(at-p.start), new(big.Int).SetUint64(p.limit.Requests)),
 		big.NewInt(p.length()))
@@ -224,7 +225,7 @@ func (p *plain) take(now, n int64, countDenied bool) backend.Outcome {
 	return o
 }
 
-// add changes what is used.
+// add adds hits to the content.
 func (p *plain) add(now int64, hits *big.Int, allowed bool) {
 	l := p.limit
 	switch {

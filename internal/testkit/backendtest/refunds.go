@@ -10,9 +10,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// runRefunds sends takes and refunds to one counter at random times that go forward. A refund of more than what is used
-// fills a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus the hits that were
-// given back are within what the algorithm admits in such a span.
+// runRefunds sends takes and refunds to one counter at random times that go forward. A refund of more hits than are
+// used fills a bucket, and changes nothing elsewhere. In every span of time, the hits that passed minus the hits that
+// were given back are within the algorithm's bound for such a span.
 func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -22,7 +22,7 @@ func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 		step := l.Window.Length().Microseconds() / max(1, 2*int64(l.Requests))
 		isBucket := l.Algorithm == descriptor.TokenBucket || l.Algorithm == descriptor.LeakyBucket
 		var net []admission
-		end := now // of the window that begins with a hit, where windows do
+		end := now // end of the current window, where windows start with a hit
 		for range rapid.IntRange(10, 60).Draw(rt, "takes") {
 			now += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, step), rapid.Int64Range(0, 4*step)).Draw(rt, "pause")
 			hits := rapid.SampledFrom([]int64{1, 1, 2, 3, -1, -2, -5}).Draw(rt, "hits")
@@ -52,7 +52,7 @@ func runRefunds(t *testing.T, open func(t testing.TB) backend.Store) {
 			if l.FirstHit && now >= end {
 				end, net = now+l.Window.Length().Microseconds(), nil
 			}
-			if l.FirstHit && o.Used == 0 { // the next hit begins a window
+			if l.FirstHit && o.Used == 0 { // the next hit starts a window
 				end, net = now, nil
 				continue
 			}
@@ -68,7 +68,7 @@ func checkNet(t *rapid.T, l *descriptor.Limit, net []admission) {
 	for i := len(net) - 1; i >= 0; i-- {
 		sum += net[i].hits
 		if i > 0 && net[i-1].at == net[i].at {
-			continue // the span begins with all of one time
+			continue // the span starts with all hits of one time
 		}
 		if most := admits(l, net[i].at, last); sum > most {
 			t.Fatalf("%s: %d passed and were not given back within %s; at most %d may", limitText(l), sum,
@@ -77,14 +77,14 @@ func checkNet(t *rapid.T, l *descriptor.Limit, net []admission) {
 	}
 }
 
-// admits is at least what a limit admits from one time to another, both included.
+// admits returns an upper bound of the hits that a limit allows from one time to another, both included.
 func admits(l *descriptor.Limit, from, to int64) int64 {
 	length, limit := l.Window.Length().Microseconds(), int64(l.Requests)
-	windows := to/length - from/length // that begin in the span
+	windows := to/length - from/length // number of windows that start in the span
 	switch l.Algorithm {
 	case descriptor.FixedWindow, descriptor.SharedWindow:
 		if l.FirstHit {
-			return limit // the caller looks at one window only
+			return limit // runRefunds looks at one window only
 		}
 		start, end := l.Window.Bounds(from)
 		windows = (to - start) / (end - start)

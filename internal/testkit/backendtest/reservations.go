@@ -95,14 +95,14 @@ func setBack(l *descriptor.Limit, by time.Duration) int64 {
 }
 
 // runAllOrNothing sends groups of plain takes, reservations and commits on two counters. A group passes if, on each
-// counter, everything that it takes fits on top of what is in use after its commits. Otherwise it takes nothing.
+// counter, all its hits fit in addition to those in use after its commits. Otherwise it takes nothing.
 func runAllOrNothing(t *rapid.T, s backend.Store) {
 	const most = 12
 	l := Limit(fmt.Sprintf("%d/1h,reservations", most))
 	type counter struct {
 		key      []byte
 		used     int64
-		reserved map[int64]int64 // by id
+		reserved map[int64]int64 // hits by number of the reservation
 	}
 	prefix := newCase()
 	counters := []*counter{{key: key(prefix, "a", l), reserved: map[int64]int64{}},
@@ -206,12 +206,12 @@ type flood struct {
 	store    backend.Starter
 	key      []byte
 	limit    *descriptor.Limit
-	now      int64 // as time passes
-	stepped  bool  // the clock is set back and ahead: each step may admit the limit once more
-	ahead    int64 // of the clock that the store sees
+	now      int64 // true time
+	stepped  bool  // whether the clock is set back and ahead: each step may allow the limit once more
+	ahead    int64 // lead of the store's clock over true time
 	steps    []int64
-	net      []admission   // a reservation counts as what it holds
-	reserved map[int64]int // by id: its admission
+	net      []admission   // a reservation counts with the hits that it holds
+	reserved map[int64]int // index of the admission of each reservation
 	ids      int64
 }
 
@@ -260,7 +260,7 @@ func (f *flood) take() {
 		t.Reservation = &backend.Reservation{ID: reservationID(f.ids), Op: backend.OpReserve,
 			TTL: 1 + f.below(2*f.limit.Window.Length().Microseconds(), "ttl")}
 	}
-	if o, lost := f.one(t); !o.Allowed || lost { // what is not known to have passed uses no more than what is
+	if o, lost := f.one(t); !o.Allowed || lost { // hits that may have passed unnoticed use no more room than known ones
 		return
 	}
 	if t.Reservation != nil {
@@ -281,7 +281,7 @@ func (f *flood) commit() {
 	actual := f.below(f.net[n].hits+1, "actual")
 	h := backend.Reservation{ID: reservationID(id), Op: backend.OpCommit, Final: true}
 	_, lost := f.one(backend.Take{Hits: actual, Reservation: &h})
-	switch { // what may have been given back, counts as given back
+	switch { // hits that may have been given back count as given back
 	case !lost && h.Result == backend.ReservationUnknown:
 	case f.limit.Algorithm == descriptor.TokenBucket:
 		f.net = append(f.net, admission{f.now, actual - f.net[n].hits})
@@ -297,10 +297,10 @@ func (f *flood) check() {
 		sum += f.net[i].hits
 		from := f.net[i].at
 		if i > 0 && f.net[i-1].at == from {
-			continue // the span begins with all of one time
+			continue // the span starts with all hits of one time
 		}
 		most := admits(f.limit, from, last)
-		if len(f.steps) > 0 { // the windows are no longer where admits looks for them
+		if len(f.steps) > 0 { // the windows no longer start where admits expects them
 			most += int64(f.limit.Capacity())
 		}
 		for _, at := range f.steps {
@@ -313,7 +313,7 @@ func (f *flood) check() {
 				limitText(f.limit), sum, time.Duration(last-from)*time.Microsecond, len(f.steps), most)
 		}
 	}
-	if len(f.net) > 200 { // what is long over
+	if len(f.net) > 200 { // old admissions
 		f.net = f.net[100:]
 		for id, n := range f.reserved {
 			if f.reserved[id] = n - 100; n < 100 {
@@ -370,7 +370,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 					actual := int64(i % 2)
 					commits := make(chan backend.ReservationResult, 2)
 					errs := make(chan error, 2)
-					for range 2 { // two callers commit the same reservation
+					for range 2 { // two holders commit the same reservation
 						go func() {
 							c := &backend.Reservation{ID: h.ID, Op: backend.OpCommit, Final: true}
 							_, err := take(actual, c)

@@ -18,8 +18,8 @@ import (
 // A script is read line by line:
 //
 //	# a comment
-//	case NAME                        begins a case: all counters are fresh
-//	AT [together]                    begins a request at this time after the epoch, or at 2028-03-26T01:00:00+01:00
+// 	case NAME                        starts a case: all counters are fresh
+// 	AT [together]                    starts a request at this time after the epoch, or at 2028-03-26T01:00:00+01:00
 //	AT TAKE -> OUTCOME               a request of one take
 //	    TAKE -> OUTCOME              a further take of the request
 //
@@ -27,10 +27,10 @@ import (
 // descriptor as the take before). limit.go explains LIMIT. KEY and LIMIT name the counter, as in descriptor.KeyBuilder.
 // An OUTCOME is ok or over, the hits in use before and after the take, and its times.
 //
-// A word with a colon makes a take an operation on a reservation: reserve:ID, report:ID (what was used so far),
+// A word with a colon makes a take an operation on a reservation: reserve:ID, report:ID (the hits used so far),
 // commit:ID or extend:ID. Words after it: ttl:30s (default 1m), least:N (the smallest grant) and unknown (a commit
-// without a reservation is charged). The OUTCOME of such an operation also has the hits that are reserved and the time
-// when that ends, counted from the epoch, or why the operation did nothing.
+// without a reservation is charged). The OUTCOME of such an operation also has the reserved hits and the end of the
+// reservation, counted from the epoch, or the reason why the operation did nothing.
 
 //go:embed testdata
 var testdata embed.FS
@@ -221,7 +221,7 @@ func parseReservation(take *backend.Take, word string) error {
 	return err
 }
 
-// reservationText is what became of a reservation.
+// reservationText describes the result of an operation on a reservation.
 func reservationText(h *backend.Reservation) string {
 	switch {
 	case h == nil:

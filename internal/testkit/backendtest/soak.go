@@ -11,8 +11,8 @@ import (
 )
 
 // SoakReservations sends that many random steps to a store: takes, refunds, reservations, reports, commits, cancels,
-// extensions, and times that pass. It compares each answer, and what each counter contains after each step, with plain
-// arithmetic: nothing is charged twice or lost, and what is used and reserved is never more than the limit. A tenth of
+// extensions, and times that pass. It compares each answer, and the content of each counter after each step, with plain
+// arithmetic: nothing is charged twice or lost, and used and reserved hits are never more than the limit. A tenth of
 // the steps go to counters whose clock is set back and ahead; each such step may cost one window. The store may lose
 // answers, with ErrLost: then each later answer must be right for one of the ways in which the lost steps took place or
 // did not.

@@ -9,7 +9,7 @@ import (
 // differs, and the monotonic time does not. The time must have a monotonic reading.
 func Stepped(now time.Time, seconds int64) time.Time {
 	t := now
-	fields := (*struct { // as in package time: the lower 30 bits of wall are nanoseconds, the next 33 are seconds
+	fields := (*struct { // layout of package time: the lower 30 bits of wall are nanoseconds, the next 33 are seconds
 		wall uint64
 		ext  int64
 		loc  *time.Location

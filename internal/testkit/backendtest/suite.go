@@ -30,8 +30,8 @@ func Run(t *testing.T, open func(t testing.TB) backend.Store) {
 	t.Run("reset", func(t *testing.T) { runReset(t, open) })
 }
 
-// epoch is the instant that the suite's times are counted from. It is a whole number of years of 365 days after 1970
-// began, so that windows of every unit except the week and the month begin there.
+// epoch is the instant from which the suite's times are counted. It is a whole number of years of 365 days after the
+// start of 1970, so that windows of every unit except the week and the month start there.
 var epoch = time.Unix(58*365*24*3600, 0)
 
 var cases atomic.Int64

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// runTight checks what one counter says about the future, while the clock goes forward. A denied take stays denied
+// runTight checks the times in the outcomes of one counter, while the clock goes forward. A denied take stays denied
 // until its RetryAfter has passed, and then it passes. After MoreAfter more hits fit, and not before. After ResetAfter
 // nothing is in use any more, or a window ends. Hits that are taken and refunded at the same time leave no trace,
 // except under a concurrency limit, where a refund takes the oldest; peeks and denied takes leave none either.

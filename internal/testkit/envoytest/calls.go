@@ -11,7 +11,7 @@ import (
 // Tracing is the kind of trace context in Envoy's calls.
 type Tracing int
 
-// What Envoy's settings for tracing may be.
+// The settings that Envoy may have for tracing.
 const (
 	Untraced Tracing = iota
 	OpenTelemetry

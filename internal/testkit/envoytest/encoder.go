@@ -3,15 +3,15 @@ package envoytest
 import "golang.org/x/net/http2/hpack"
 
 const (
-	tableSize     = 4096 // bytes; of RFC 7541
-	entryOverhead = 32   // of each entry in it
-	staticFields  = 61   // in the table that never changes; the first entry of the dynamic table has the next index
+	tableSize     = 4096 // bytes; from RFC 7541
+	entryOverhead = 32   // additional bytes of each entry in the table
+	staticFields  = 61   // number of static fields; the first entry of the dynamic table has the next index
 )
 
 // Encoder encodes the header blocks of one connection as Envoy does. The zero value is a new connection's.
 type Encoder struct {
-	entries []hpack.HeaderField // of the dynamic table, newest first
-	size    int                 // bytes
+	entries []hpack.HeaderField // dynamic table, newest first
+	size    int                 // bytes of the dynamic table
 }
 
 // static has the indices of the fields in the static table that Envoy's calls use: by name and value, and by name

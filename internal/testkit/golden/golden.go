@@ -1,4 +1,4 @@
-// Package golden compares what a test produced with a file in the repository.
+// Package golden compares the output of a test with a file in the repository.
 package golden
 
 import (

@@ -1,5 +1,5 @@
-// Package http2test is a client of gRPC that writes HTTP/2 frame by frame, for tests, loads and attacks: it does what
-// no library does, and costs little. A Client is used by one goroutine at a time.
+// Package http2test is a client of gRPC that writes HTTP/2 frame by frame, for tests, loads and attacks: libraries
+// cannot send such frames, and cost more. A Client is used by one goroutine at a time.
 package http2test
 
 import (
@@ -15,14 +15,14 @@ import (
 // maxFrame is the largest payload of a frame that every server accepts.
 const maxFrame = 16 << 10
 
-// Client is the client's end of a connection. Its Framer does not check what it writes or reads.
+// Client is the client's end of a connection. Its Framer does not check the frames.
 type Client struct {
 	*http2.Framer
-	Stream  uint32 // of the last call; 0: none
+	Stream  uint32 // stream of the last call; 0 before the first
 	Encoder *hpack.Encoder
 
 	out   io.Writer
-	block bytes.Buffer // of Encoder
+	block bytes.Buffer // buffer of Encoder
 }
 
 // New returns a client that writes to out and reads from in: a connection, or a buffer in front of one.
@@ -78,7 +78,7 @@ func (c *Client) Encode(fields ...hpack.HeaderField) []byte {
 	return bytes.Clone(c.block.Bytes())
 }
 
-// Begin begins the next call, whose message follows.
+// Begin starts the next call, whose message follows.
 func (c *Client) Begin(block []byte) error {
 	c.Stream += 1 + c.Stream%2
 	return c.WriteBlock(c.Stream, false, block)

@@ -20,7 +20,7 @@ import (
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 
-	URL string // for OTEL_EXPORTER_OTLP_ENDPOINT
+	URL string // value for OTEL_EXPORTER_OTLP_ENDPOINT
 
 	mu       sync.Mutex
 	received []*tracev1.ResourceSpans

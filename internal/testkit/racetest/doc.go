@@ -1,8 +1,8 @@
-// Package racetest lets a test say that the race detector finds nothing in it.
+// Package racetest lets a test declare that the race detector finds nothing in it.
 //
-// On says whether the detector is on. Sequential skips a test then: one that asks one thing after the other, most of
-// them of commands that end, or one that is a long calculation. Any test may use both at any time. What the detector is
-// run on otherwise is in workshop/scripts/test.
+// On is true while the detector is on. Sequential then skips a test: one that asks one thing after the other, most of
+// them commands that end, or one that is a long calculation. Any test may use both at any time. workshop/scripts/test
+// decides which tests run with the detector.
 package racetest
 
 import "testing"

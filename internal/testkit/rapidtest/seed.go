@@ -14,10 +14,10 @@ const (
 	draws = "30"       // -short draws a fifth; with fewer, some tests would draw nothing that they look for
 )
 
-// Nightly says whether this is the nightly run, or make soak: it tries what is random or exhaustive at full length.
+// Nightly is true in the nightly run and in make soak, which try random or exhaustive cases at full length.
 var Nightly = os.Getenv("NEW_VALUES") != "" || os.Getenv("RATELIMITD_SOAK") != ""
 
-// Cases returns how many cases a test tries that could try many: all of them in the nightly run, else a few.
+// Cases returns how many cases a test tries that could try many: all of them in the nightly run, otherwise a few.
 func Cases(few, all int) int {
 	if Nightly {
 		return all

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDraws is run by TestSeed as a process of its own.
+// TestDraws is run by TestSeed in a separate process.
 func TestDraws(t *testing.T) {
 	var drawn []uint64
 	rapid.Check(t, func(t *rapid.T) { drawn = append(drawn, rapid.Uint64().Draw(t, "")) })

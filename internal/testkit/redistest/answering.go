@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Answering starts a server that is no Redis: it answers whatever it reads with the same bytes, and then sends others
-// until the client hangs up. It speaks TLS if it has a configuration.
+// Answering starts a server that is not a Redis: it answers anything with the same bytes, and then sends others until
+// the client hangs up. It speaks TLS if it has a configuration.
 func Answering(t testing.TB, config *tls.Config, answer, then string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed with the test

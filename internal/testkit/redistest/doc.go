@@ -3,8 +3,8 @@
 // test.
 //
 // The package owns its processes: ports, unix sockets, directories, and their end with the test. A test can kill, pause
-// and restart each process, and wait for what the rest of a topology does then. Every wait has a bound. When it is
-// reached, the test fails with what it waited for and what it saw last.
+// and restart each process, and wait until the rest of a topology has reacted. Every wait has a bound. When it is
+// reached, the test fails, and its message names the awaited event and the last state.
 //
 // The methods belong to the goroutine of the test. Any number of servers may run at the same time.
 //

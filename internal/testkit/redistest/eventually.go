@@ -13,7 +13,7 @@ import (
 const longest = time.Minute
 
 // Eventually calls check until it returns nil, and returns how long that took. Each call has a second. The test ends if
-// check keeps failing; what describes what the test waits for.
+// check keeps failing, with a message that starts with the second argument.
 func Eventually(t testing.TB, what string, check func(context.Context) error) time.Duration {
 	t.Helper()
 	start := time.Now()

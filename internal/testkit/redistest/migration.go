@@ -15,7 +15,7 @@ type Migration struct {
 	cluster *Cluster
 }
 
-// Migrate begins to move a slot: both nodes know about the migration, and no key has moved yet.
+// Migrate starts to move a slot: both nodes have been told about the migration, and no key has moved yet.
 func (c *Cluster) Migrate(t testing.TB, slot int, to *Server) *Migration {
 	t.Helper()
 	m := &Migration{Slot: slot, From: c.Primary(t, slot), To: to, cluster: c}

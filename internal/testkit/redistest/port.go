@@ -38,7 +38,7 @@ func reserve(t testing.TB, port int) bool {
 	if err != nil {
 		return false
 	}
-	l, err := net.Listen("tcp", addr(port)) //nolint:noctx // closed at once
+	l, err := net.Listen("tcp", addr(port)) //nolint:noctx // closed immediately
 	if err != nil {
 		_ = u.Close()
 		return false

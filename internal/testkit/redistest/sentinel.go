@@ -16,14 +16,14 @@ import (
 
 // Watched is a primary and its replicas, and the sentinels that monitor them.
 type Watched struct {
-	Name      string    // of the primary, as the sentinels know it
-	Servers   []*Server // the first one was the primary at the start
+	Name      string    // name of the primary, as the sentinels know it
+	Servers   []*Server // the first one is the initial primary
 	Sentinels []*Server
 }
 
 const (
-	// downAfter is after what time without an answer a sentinel considers a server dead. It pings once a second: with less
-	// than two, one slow answer would cause a failover.
+	// downAfter is the time without an answer after which a sentinel considers a server dead. It pings once a second: with
+	// less than two, one slow answer would cause a failover.
 	downAfter       = 2 * time.Second
 	failoverTimeout = 2 * time.Second // a failover that failed is tried again after twice this time
 )

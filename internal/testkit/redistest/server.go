@@ -29,11 +29,11 @@ const Program = "RATELIMITD_TEST_REDIS_SERVER"
 
 // Setup are the settings of processes. The zero value is plain TCP without a password.
 type Setup struct {
-	TLS              *TLS     // nil: unencrypted. The unix sockets are never encrypted
-	Password         string   // of the default user. Default: none
-	SentinelPassword string   // of the sentinels' default user. Default: none
-	env              []string // of each redis-server, but not of sentinels, in addition to the test's environment
-	// appended to the command line of each redis-server, but not of sentinels; they override ours
+	TLS              *TLS     // nil for unencrypted TCP. The unix sockets are never encrypted
+	Password         string   // password of the default user. Default: none
+	SentinelPassword string   // password of the sentinels' default user. Default: none
+	env              []string // environment of each redis-server, but not of sentinels, in addition to the test's
+	// added to the command line of each redis-server, but not of sentinels; they override ours
 	Args []string
 }
 
@@ -46,12 +46,12 @@ type Server struct {
 	role     role
 	password string
 	binary   string
-	args     func(port string) []string // of the command line, with the port that was chosen
-	env      []string                   // in addition to the test's environment
-	admin    *goredis.Client            // over the unix socket
+	args     func(port string) []string // makes the command line, with the port that was chosen
+	env      []string                   // environment in addition to the test's
+	admin    *goredis.Client            // connected to the unix socket
 	cmd      *exec.Cmd                  // nil while it does not run
 	paused   bool
-	dies     func(testing.TB) // called before a test ends or stops it; nil: nobody else has to know
+	dies     func(testing.TB) // called before a test ends or stops it; may be nil
 	ended    chan struct{}    // closed when the process has ended
 	output   output
 }
@@ -96,7 +96,7 @@ func (s *Setup) server(port string) []string {
 	return append(args, s.Args...)
 }
 
-// noTLS matches what a Valkey says that was built without TLS and is asked for it.
+// noTLS matches the error of a Valkey that was built without TLS and is asked for it.
 var noTLS = regexp.MustCompile(`Failed finding TLS support|Missing implement of connection type tls`)
 
 // start starts a process and returns when it answers.
@@ -173,7 +173,7 @@ func (s *Server) Calls(t testing.TB, command string) (calls int) {
 	return calls
 }
 
-// Kill ends the process at once; its data is lost.
+// Kill ends the process immediately; its data is lost.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	s.died(t)

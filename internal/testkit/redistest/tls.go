@@ -42,11 +42,11 @@ type CA struct {
 // Pair is a certificate and its key, as PEM files.
 type Pair struct{ Cert, Key string }
 
-// NewCA makes an authority of its own.
+// NewCA makes a new authority.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	dir := t.TempDir()
-	// so that two are not confused
+	// a distinct name, so that two authorities are not confused
 	ca := &CA{File: filepath.Join(dir, "ca.pem"), dir: dir, authority: tlstest.NewAuthority(t, "authority in "+dir)}
 	Replace(t, ca.File, ca.authority.PEM)
 	return ca

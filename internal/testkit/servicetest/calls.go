@@ -56,7 +56,7 @@ func Get(t testing.TB, url string) (code int, body string) {
 	return code, body
 }
 
-// Send sends an HTTP request over a connection of its own.
+// Send sends an HTTP request over a new connection.
 func Send(t testing.TB, method, url string, body io.Reader) (code int, header http.Header, answer string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Log is what a program has written so far. The zero value is empty.
+// Log is the output of a program so far. The zero value is empty.
 type Log struct {
 	mu     sync.Mutex
 	text   []byte
@@ -25,7 +25,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the log. Tests that wait for a line fail at once.
+// Close ends the log. Tests that wait for a line fail immediately.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,8 +104,8 @@ func withMessage(line, message string) map[string]any {
 	return fields
 }
 
-// Find waits for a line that is what the test looks for. It begins at an offset of the log, and returns the line,
-// without its end, and the offset after it.
+// Find waits for a line for which is returns true. It starts at an offset of the log, and returns the line, without its
+// end, and the offset after it.
 func (l *Log) Find(t testing.TB, what string, offset int, is func(line string) bool) (line string, next int) {
 	t.Helper()
 	for late := time.After(Patience); ; {

@@ -20,8 +20,8 @@ const Patience = 30 * time.Second
 // Process is a program that runs next to the test, in its own process.
 type Process struct {
 	Cmd               *exec.Cmd
-	GRPC, HTTP, Debug string // where the service listens, as host:port. Empty for other programs
-	Log               *Log   // what it writes to its standard output and error
+	GRPC, HTTP, Debug string // host:port of each listener of the service. Empty for other programs
+	Log               *Log   // standard output and standard error
 	Ended             chan struct{}
 	Err               error // how it ended; to be read after Ended is closed
 
@@ -29,8 +29,8 @@ type Process struct {
 	known bool // the test knows how it ended, or wanted it to end so
 }
 
-// Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to
-// what the service needs in a test. The service stops at the end of the test.
+// Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to the
+// settings that the service needs in a test. The service stops at the end of the test.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Process {
 	t.Helper()
 	env := []string{ // the last value of a variable counts
@@ -80,7 +80,7 @@ func RulesOf(t testing.TB, files ...string) (folder string) {
 	return folder
 }
 
-// AwaitReplicas waits until the service has counted at least so many replicas in Redis.
+// AwaitReplicas waits until the service has counted at least that many replicas in Redis.
 func (p *Process) AwaitReplicas(t testing.TB, least int) {
 	t.Helper()
 	redistest.Eventually(t, p.name+" counts the replicas", func(context.Context) error {
@@ -132,7 +132,7 @@ func (p *Process) Stop(t testing.TB) {
 	p.known = true
 }
 
-// Kill ends the process at once: calls in flight get no answer.
+// Kill ends the process immediately: calls in flight get no answer.
 func (p *Process) Kill(t testing.TB) {
 	t.Helper()
 	_ = p.Cmd.Process.Kill()
@@ -147,8 +147,8 @@ func (p *Process) Kill(t testing.TB) {
 	}
 }
 
-// NotAtMidnight waits for midnight UTC if it is near. What a test has used of a daily limit, and the names of its
-// counters, must not change during the test.
+// NotAtMidnight waits for midnight UTC if it is near. The used hits of a daily limit, and the names of its counters,
+// must not change during the test.
 func NotAtMidnight() {
 	const day, soon = 24 * time.Hour, 20 * time.Second
 	now := time.Now()

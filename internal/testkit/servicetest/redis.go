@@ -11,7 +11,7 @@ import (
 )
 
 // Counts reads the hits of counters from these servers, by the value of their entry. Where servers differ, the highest
-// count wins. The keys begin with prefix; the limits are fixed windows.
+// count wins. The keys start with prefix; the limits are fixed windows.
 func Counts(t testing.TB, prefix string, servers ...*redistest.Server) map[string]int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)

@@ -57,7 +57,7 @@ func (r *Relay) addresses() []string {
 func (r *Relay) pass(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	for _, address := range r.addresses() {
-		server, err := net.Dial("tcp", address) //nolint:noctx // on this machine
+		server, err := net.Dial("tcp", address) //nolint:noctx // address is on this machine
 		if err != nil {
 			continue
 		}

@@ -26,8 +26,8 @@ func (n *Network) Cut(from, to string, until int64) {
 // Heal ends all cuts.
 func (n *Network) Heal() { n.cuts = nil }
 
-// Send carries a message, which arrives by a call of deliver: never, once or twice. deliver must not change what
-// another delivery sees.
+// Send carries a message, which arrives by a call of deliver: never, once or twice. deliver must not change the data of
+// another delivery.
 func (n *Network) Send(from, to string, deliver func()) {
 	n.Sent++
 	w := n.World

@@ -11,7 +11,7 @@ import (
 // World is a virtual time and what happens in it. Times are in microseconds.
 type World struct {
 	Rand  *rand.Rand
-	Trace io.Writer // of what is noted; nil: nothing is
+	Trace io.Writer // receives the notes of the simulation; may be nil
 
 	now    int64
 	queue  queue

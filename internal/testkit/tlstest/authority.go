@@ -62,7 +62,8 @@ func (a *Authority) Issue(t testing.TB, names ...string) Pair {
 	return a.IssueUntil(t, time.Now().Add(time.Hour), names...)
 }
 
-// onlySubject begins a first name that is in the certificate's subject and no alternative name, as in old certificates.
+// onlySubject is the prefix of a first name that is in the certificate's subject but not an alternative name, as in old
+// certificates.
 const onlySubject = "CN="
 
 // IssueUntil issues a certificate that expires at end.
