@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// A connection that has reached its age is asked to make room for a new one, so that callers spread over new replicas;
-// calls on it may finish.
+// A client whose connection has reached its age is asked to open a new one, so that clients spread over new replicas.
+// Calls on the old connection may finish.
 func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 	r := start(t, Options{Connections: Connections{MaxAge: 200 * time.Millisecond, MaxAgeGrace: time.Hour}})
 	began := time.Now()

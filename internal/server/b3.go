@@ -6,8 +6,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// parentOf is the caller's span as a W3C traceparent, with its tracestate. As in envoyproxy/ratelimit, the caller's B3
-// headers win over its W3C headers where both name a span, and B3's single header wins over the others.
+// parentOf returns the client's span as a W3C traceparent and tracestate. As in envoyproxy/ratelimit, the B3 headers
+// take precedence over the W3C headers where both name a span, and B3's single header over its other headers.
 func parentOf(header func(name string) string) (parent, state string) {
 	if single := header("b3"); single != "" {
 		traceID, rest, _ := strings.Cut(single, "-")
@@ -40,8 +40,8 @@ func parentOf(header func(name string) string) (parent, state string) {
 	return header(traceparent), header(tracestate)
 }
 
-// sampling is B3's decision as W3C flags. A caller that leaves the decision open is not sampled, as in
-// envoyproxy/ratelimit.
+// sampling converts B3's decision into W3C flags. If the client leaves the decision open, the request is not sampled,
+// as in envoyproxy/ratelimit.
 func sampling(state string) (flags string, ok bool) {
 	switch state {
 	case "1", "d":
@@ -52,8 +52,8 @@ func sampling(state string) (flags string, ok bool) {
 	return "", false
 }
 
-// fromB3 is the traceparent of a span, "" if an id is invalid. A trace's id may have half the usual length. The span's
-// own parent, "" if there is none, is only checked.
+// fromB3 returns the traceparent of a span, or "" if an id is invalid. A trace id may have half the usual length. The
+// id of the span's parent, which may be empty, is only checked.
 func fromB3(traceID, spanID, parentID, flags string) string {
 	if len(traceID) == 16 {
 		traceID = "0000000000000000" + traceID

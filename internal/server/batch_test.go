@@ -57,7 +57,7 @@ func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
 				answered++
 			}
 		}
-		if n := stored.Calls(t, "evalsha") - before; n != 1 && round > 0 { // in the first round, Redis gets the script
+		if n := stored.Calls(t, "evalsha") - before; n != 1 && round > 0 { // the first round loads the script into Redis
 			t.Errorf("round %d: %d trips to Redis, want 1", round, n)
 		}
 	}

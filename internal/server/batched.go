@@ -13,11 +13,11 @@ import (
 type batched struct {
 	request  limiter.Request
 	decision limiter.Decision
-	err      error // why there is no decision
-	size     int   // of its message, in bytes
+	err      error // set if there is no decision
+	size     int   // size of its message, in bytes
 
 	call *rateLimitCall
-	done func(error) // finish; made once
+	done func(error) // finish as a value, created once
 }
 
 var batchedPool = sync.Pool{New: func() any {
@@ -26,20 +26,20 @@ var batchedPool = sync.Pool{New: func() any {
 	return r
 }}
 
-// maxKeptMessages is how many bytes of messages get one string, and the largest memory of messages that is reused.
+// maxKeptMessages is the size up to which messages share one string and their memory is reused, in bytes.
 const maxKeptMessages = 64 << 10
 
-// batchPool has the calls of batches, whose answers are longer than others.
+// batchPool holds the calls of batches, whose answers are longer than others.
 var batchPool = sync.Pool{New: func() any { return new(rateLimitCall) }}
 
-// callSize is about how many bytes a call in flight takes besides a long message.
+// callSize is the approximate memory of a call in flight, without a long message.
 const callSize = 3 << 10
 
-// A decoded request takes about this many bytes for each descriptor and each entry until it is answered.
+// Approximate memory of a decoded request until it is answered, in bytes for each descriptor and each entry.
 const descriptorSize, entrySize = 384, 32
 
-// decodedSize is about how many bytes the requests of a call take besides its message. A call has room for a few
-// descriptors.
+// decodedSize returns the approximate memory of a call's requests, without its message. A few descriptors are already
+// part of callSize.
 func (c *rateLimitCall) decodedSize() (n int64) {
 	size := func(req *limiter.Request) {
 		n += descriptorSize * int64(len(req.Descriptors))
@@ -68,22 +68,22 @@ func (c *rateLimitCall) addBatched() *batched {
 	return r
 }
 
-// A request in a batch counts as one call in flight, and as one more for every further 16 descriptors or 64 entries,
-// whichever is more. A few bytes of a compressed batch make many of them, and each takes memory for itself and for its
-// answer.
+// A request in a batch counts as one call in flight. Every further 16 descriptors or 64 entries, whichever gives more,
+// count as one more. A few bytes of a compressed batch can encode many of them, and each uses memory for itself and for
+// its answer.
 const (
 	descriptorsPerCall = 16
 	entriesPerCall     = 64
 )
 
-// places is how many calls in flight a request with this many entries counts as.
+// places returns the number of calls in flight that a request with this many entries counts as.
 func (r *batched) places(entries int) int {
 	return max(1, (len(r.request.Descriptors)+descriptorsPerCall-1)/descriptorsPerCall,
 		(entries+entriesPerCall-1)/entriesPerCall)
 }
 
-// startBatch begins to decide the requests of a batch. It returns true if all are decided. Otherwise it returns false,
-// and done is called later, once, from another goroutine.
+// startBatch starts deciding the requests of a batch. It returns true if all are decided. Otherwise it calls done
+// later, once, from another goroutine.
 func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done func(error)) (decided bool) {
 	c.decided = done
 	c.deciding.Store(int32(len(c.batch)) + 1)
@@ -95,7 +95,7 @@ func (c *rateLimitCall) startBatch(ctx context.Context, b *limiter.Batch, done f
 	return c.deciding.Add(-1) == 0
 }
 
-// start decides a request, or begins to. A panic becomes an error.
+// start starts deciding a request, and reports whether it is decided. A panic becomes an error.
 func (r *batched) start(ctx context.Context, b *limiter.Batch) (decided bool) {
 	decided = true // also after a panic
 	defer async.Recover(&r.err)
@@ -106,7 +106,7 @@ func (r *batched) start(ctx context.Context, b *limiter.Batch) (decided bool) {
 	return decided
 }
 
-// finish records that a request is decided that was not decided at once.
+// finish records a decision that start did not return.
 func (r *batched) finish(err error) {
 	c := r.call
 	r.err = err

@@ -15,17 +15,17 @@ type rateLimitCall struct {
 	request  limiter.Request
 	decision limiter.Decision
 
-	size  int       // of the message, in bytes
+	size  int       // size of the message, in bytes
 	start time.Time // when the whole message had arrived
 
 	reservation limiter.Reservation // request.Reservation points here
 
-	batch    []*batched   // the requests of a batch, each decided on its own
-	deciding atomic.Int32 // how many of them are not decided yet, and one more while they are begun
-	decided  func(error)  // called when all are decided
+	batch    []*batched   // the requests of a batch
+	deciding atomic.Int32 // requests that are not decided yet, plus one until all are started
+	decided  func(error)  // called when all requests are decided
 
 	wire   *transport.Call
-	answer func(error) // finish; made once
+	answer func(error) // finish as a value, created once
 	reply  []byte      // the encoded answer
 }
 

@@ -13,8 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/logging"
 )
 
-// verifying counts and logs the client certificates that a handshake rejects: the caller gets only an alert, and
-// retries.
+// verifying counts and logs client certificates that a handshake rejects. The client gets only an alert, and retries.
 type verifying struct {
 	credentials.TransportCredentials
 
@@ -23,7 +22,7 @@ type verifying struct {
 	rejected prometheus.Counter
 }
 
-// newVerifying wraps credentials; nil stays nil.
+// newVerifying wraps credentials. It returns nil for nil.
 func newVerifying(creds credentials.TransportCredentials, log *slog.Logger,
 	registry prometheus.Registerer) (credentials.TransportCredentials, error) {
 	if creds == nil {

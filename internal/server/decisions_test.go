@@ -73,11 +73,11 @@ func (s stopped) Start(ctx context.Context, _ time.Time, b *limiter.Batch, req *
 	return s.Limiter.Start(ctx, stoppedAt, b, req, d, done)
 }
 
-// pending is a Decider whose answers come when answerAll is called, except for the domain "at once".
+// pending is a Decider that answers when answerAll is called, except for the domain "at once".
 type pending struct {
 	decider
 
-	began chan struct{} // gets an element for each request that is not decided at once
+	began chan struct{} // receives an element for each request that is not decided immediately
 
 	mu      sync.Mutex
 	answers []func()
@@ -186,7 +186,7 @@ func TestDecideBatch(t *testing.T) {
 		t.Errorf("several descriptors: %v", got[10])
 	}
 	// Times are exact, where the reset is in whole seconds.
-	day, free := 24*time.Hour, 3*24*time.Hour/7 // until the bucket of 12 is empty again
+	day, free := 24*time.Hour, 3*24*time.Hour/7 // free: time until the bucket of 12 is empty again
 	waiting := d.batch(decide("waits", "a", hitsOf(7)))[0]
 	if wait := waiting.GetDelay().AsDuration(); waiting.GetCode() != codeOK || (wait-free).Abs() > time.Microsecond {
 		t.Errorf("a request that waits: %v, want a delay of %v", waiting, free)
@@ -213,8 +213,7 @@ func answerOf(t *testing.T, text string) *ratelimitdv1.DecideResponse {
 	return &m
 }
 
-// A batch gives each request the answer that the request gets in a call of its own. A failed request gets that call's
-// error.
+// In a batch, each request gets the same answer as in a separate call, and a failed request the same error.
 func TestBatchAnswersLikeSingleRequests(t *testing.T) {
 	opts := func() Options {
 		return Options{Decider: stopped{inMemory(t)}, Requests: Requests{MaxDescriptors: 3}}
@@ -235,7 +234,7 @@ func TestBatchAnswersLikeSingleRequests(t *testing.T) {
 				t.Errorf("request %d: %v, a call of its own: %v", i, got.GetError(), st)
 			}
 		}
-		alone, r = newDeciding(t, opts()) // without what these calls counted
+		alone, r = newDeciding(t, opts()) // drops the counts of these calls
 		for range round + 1 {
 			for _, req := range mixed() {
 				alone.batch(req)
@@ -417,7 +416,7 @@ func TestRejectedBatchIsNotDecoded(t *testing.T) {
 			if err := reader.readCounted(c, data, string(data), more); err != errTooManyCalls { //nolint:errorlint // it is returned as it is
 				t.Errorf("%v", err)
 			}
-			if n, in := len(c.batch), calls.InFlight(); n != 7 || in != 96 { // of 16 places each
+			if n, in := len(c.batch), calls.InFlight(); n != 7 || in != 96 { // each counts as 16 calls
 				t.Errorf("%d requests were decoded, and %d calls are in flight", n, in)
 			}
 			calls.End(inFlight)
@@ -560,7 +559,7 @@ func TestPanicInABatch(t *testing.T) {
 	}
 }
 
-// atOnce is a Decider that decides at once.
+// atOnce is a Decider that decides immediately.
 type atOnce struct{ decider }
 
 func (a atOnce) Start(ctx context.Context, now time.Time, _ *limiter.Batch, req *limiter.Request, d *limiter.Decision, _ func(error)) (bool, error) {
@@ -647,7 +646,7 @@ func TestBatchAllocatesOneString(t *testing.T) {
 	}
 }
 
-// FuzzDecideBatch compares what is read with what the generated code reads, and what is answered with what it can read.
+// FuzzDecideBatch compares decoding and encoding with the generated code.
 func FuzzDecideBatch(f *testing.F) {
 	for _, all := range [][]*ratelimitdv1.DecideRequest{nil, {{}}, mixed(), hundred(2)} {
 		f.Add(encode(f, &ratelimitdv1.DecideBatchRequest{Requests: all}))

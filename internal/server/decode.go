@@ -13,16 +13,16 @@ import (
 // errMalformed is returned for bytes that are not a RateLimitRequest.
 var errMalformed error = &limiter.InvalidError{Message: "malformed envoy.service.ratelimit.v3.RateLimitRequest"}
 
-// tooMuch reports a field that is over a bound.
+// tooMuch returns the error of a field that exceeds a bound.
 func tooMuch(field, format string, args ...any) error {
 	return &limiter.InvalidError{Field: field, Message: field + ": " + fmt.Sprintf(format, args...)}
 }
 
 func entriesOf(descriptor int) string { return fmt.Sprintf("descriptors[%d].entries", descriptor) }
 
-// decodeRequest reads an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the
+// decodeRequest decodes an envoy.service.ratelimit.v3.RateLimitRequest into req, whose slices it reuses. It accepts the
 // same bytes as the generated code, with the same meaning: fields in any order, the last of a single field wins,
-// messages given twice are merged, unknown fields are skipped, strings must be UTF-8.
+// repeated messages are merged, unknown fields are skipped, strings must be UTF-8.
 //
 // The strings of a request are parts of one string, the copy of data. A string that outlives the request must be
 // cloned, or it keeps the whole message in memory.
@@ -30,8 +30,7 @@ func decodeRequest(data []byte, req *limiter.Request, bounds Requests) error {
 	return decodeText(data, string(data), req, bounds)
 }
 
-// decodeText does what decodeRequest does, for a caller that has the same bytes as a string: the strings of the
-// request are parts of it.
+// decodeText is decodeRequest with the same bytes given as a string. The strings of the request are parts of it.
 func decodeText(data []byte, text string, req *limiter.Request, bounds Requests) error {
 	req.Domain, req.Hits, req.Purpose, req.Reservation = "", 0, limiter.Count, nil
 	req.Descriptors = req.Descriptors[:0]
@@ -39,7 +38,7 @@ func decodeText(data []byte, text string, req *limiter.Request, bounds Requests)
 	return d.request(req)
 }
 
-// decoder reads the message between pos and end. Submessages are read by moving end.
+// decoder decodes the message between pos and end. For a submessage, it moves end.
 type decoder struct {
 	data []byte
 	text string // the same bytes
@@ -47,7 +46,7 @@ type decoder struct {
 	end  int
 
 	bounds  Requests
-	tooLong bool // why reading a text failed
+	tooLong bool // a text was too long
 }
 
 func (d *decoder) request(req *limiter.Request) error {
@@ -81,7 +80,7 @@ func (d *decoder) request(req *limiter.Request) error {
 	return nil
 }
 
-// oneDescriptor reads one more descriptor of a request.
+// oneDescriptor decodes another descriptor of a request.
 func (d *decoder) oneDescriptor(req *limiter.Request) (ok bool, err error) {
 	if len(req.Descriptors) >= d.bounds.MaxDescriptors {
 		return false, tooMuch("descriptors", "more than %d in one request", d.bounds.MaxDescriptors)
@@ -195,8 +194,8 @@ func (d *decoder) requestLimit(to *limiter.RequestLimit) bool {
 	})
 }
 
-// wrapped reads a google.protobuf wrapper of an integer. An empty wrapper leaves the value as it is: so are wrappers
-// merged that are given twice.
+// wrapped decodes a google.protobuf wrapper of an integer. An empty wrapper leaves the value unchanged, so repeated
+// wrappers are merged.
 func (d *decoder) wrapped(to *uint64) bool {
 	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		if num == 1 && typ == protowire.VarintType {
@@ -207,7 +206,7 @@ func (d *decoder) wrapped(to *uint64) bool {
 	})
 }
 
-// fields reads a submessage that no hot path reads: read takes each of its fields.
+// fields decodes a submessage outside of hot paths. It calls read for each field.
 func (d *decoder) fields(read func(protowire.Number, protowire.Type) bool) bool {
 	outer, ok := d.enter()
 	if !ok {
@@ -229,7 +228,7 @@ type wireDuration struct {
 	nanos   int32
 }
 
-// wireDuration reads a google.protobuf.Duration. Messages given twice are merged.
+// wireDuration decodes a google.protobuf.Duration. Repeated messages are merged.
 func (d *decoder) wireDuration(to *wireDuration) bool {
 	return d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		var v uint64
@@ -247,7 +246,7 @@ func (d *decoder) wireDuration(to *wireDuration) bool {
 	})
 }
 
-// tag reads the number and the type of the next field.
+// tag decodes the number and the type of the next field.
 func (d *decoder) tag() (protowire.Number, protowire.Type, bool) {
 	v, ok := d.varint()
 	num := v >> 3
@@ -270,7 +269,7 @@ func (d *decoder) varint() (uint64, bool) {
 	return v, true
 }
 
-// length reads the length of a field and returns where the field ends.
+// length decodes the length of a field and returns the field's end.
 func (d *decoder) length() (end int, ok bool) {
 	v, ok := d.varint()
 	if !ok || v > uint64(d.end-d.pos) {
@@ -279,7 +278,7 @@ func (d *decoder) length() (end int, ok bool) {
 	return d.pos + int(v), true
 }
 
-// enter begins a submessage. The caller puts outer back as the end when it has read the submessage to its end.
+// enter starts a submessage. After the end of the submessage, the caller restores outer as the decoder's end.
 func (d *decoder) enter() (outer int, ok bool) {
 	end, ok := d.length()
 	outer, d.end = d.end, end

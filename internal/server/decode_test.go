@@ -28,7 +28,7 @@ import (
 
 var unbounded = Requests{MaxDescriptors: math.MaxInt, MaxEntries: math.MaxInt, MaxTextBytes: math.MaxInt}
 
-// plainRequest is what decodeRequest should make of a message, built with the generated code.
+// plainRequest is the expected result of decodeRequest, built with the generated code.
 func plainRequest(m *ratelimitv3.RateLimitRequest) limiter.Request {
 	req := limiter.Request{Domain: m.GetDomain(), Hits: m.GetHitsAddend()}
 	for _, from := range m.GetDescriptors() {
@@ -88,7 +88,7 @@ func encode(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// field builds wire bytes by hand, for what Marshal would never write.
+// field encodes bytes by hand, for messages that Marshal would never produce.
 func field(num protowire.Number, v any) []byte {
 	switch v := v.(type) {
 	case int:
@@ -206,7 +206,7 @@ func TestDecodeBounds(t *testing.T) {
 		name   string
 		data   []byte
 		bounds Requests
-		want   string // in the error; empty: none
+		want   string // text in the error; empty if there is no error
 	}{
 		{"as many descriptors as allowed", bytes.Repeat(one, 4), Requests{0, 4, 2, 9}, ""},
 		{"one more descriptor", bytes.Repeat(one, 5), Requests{0, 4, 2, 9}, "descriptors: more than 4"},
@@ -270,7 +270,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 	})
 }
 
-// What a request is decoded to counts as held while it is decided: two bytes can make an entry.
+// The memory of a decoded request is counted while it is decided: two bytes can become an entry.
 func TestDecodedRequestsAreHeld(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	deciding, decide := make(chan struct{}), make(chan struct{})

@@ -8,17 +8,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/runtime/protoimpl"
-	_ "google.golang.org/protobuf/types/known/durationpb" // which the description of reservations refers to
+	_ "google.golang.org/protobuf/types/known/durationpb" // a dependency of the description of reservations
 	_ "google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // ownFiles are the compiled files of proto/ratelimitd/v1, as a google.protobuf.FileDescriptorSet. make generate writes
-// it. The generated Go code would make the program larger, and its messages are not used here.
+// it. The generated Go code would enlarge the program, and its messages are not used here.
 //
 //go:embed callers.binpb
 var ownFiles []byte
 
-// describeOwn adds these services to what reflection knows.
+// describeOwn adds these services to reflection.
 var describeOwn = sync.OnceFunc(func() {
 	rest := ownFiles
 	for _, path := range []string{reservationFile, decisionFile} { // a file comes after the files that it imports
@@ -32,7 +32,7 @@ var describeOwn = sync.OnceFunc(func() {
 	}
 })
 
-// describeFile adds a file to what reflection knows, unless the program contains its generated code, as tests do.
+// describeFile adds a file to reflection, unless the program contains its generated code, as tests do.
 func describeFile(path string, file []byte) {
 	if _, err := protoregistry.GlobalFiles.FindFileByPath(path); err == nil {
 		return

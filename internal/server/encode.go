@@ -83,9 +83,9 @@ func sizeLimit(l *limiter.CurrentLimit) int {
 	return n
 }
 
-// limitRemaining is the limit_remaining of a status. A status over its limit has 0, as from envoyproxy/ratelimit, even
-// if some hits are left that were too few for the request. Envoy's x-ratelimit headers show the status with the least
-// limit_remaining, which would otherwise be one that let the request pass.
+// limitRemaining returns the limit_remaining of a status. It is 0 for a status over its limit, as in
+// envoyproxy/ratelimit, even if a few hits remain that do not suffice for the request. Otherwise Envoy's x-ratelimit
+// headers, which show the status with the lowest limit_remaining, would show a status that let the request pass.
 func limitRemaining(s *limiter.Status) uint64 {
 	if s.Code == limiter.OverLimit {
 		return 0
@@ -93,18 +93,17 @@ func limitRemaining(s *limiter.Status) uint64 {
 	return wire32(s.Remaining)
 }
 
-// wire32 is a number in a field of 32 bits. What does not fit is clamped there; the dynamic metadata contains the
-// exact number.
+// wire32 clamps a number to a field of 32 bits. The dynamic metadata contains the exact number.
 func wire32(n uint64) uint64 { return min(n, math.MaxUint32) }
 
-// splitDuration is a google.protobuf.Duration as it goes over the wire: both parts have the duration's sign, and a
-// negative number is written as 64 bits.
+// splitDuration splits a duration for google.protobuf.Duration: both parts have the duration's sign, and a negative
+// number is encoded in 64 bits.
 func splitDuration(d time.Duration) (seconds, nanos uint64) {
 	return uint64(int64(d / time.Second)), uint64(int64(d % time.Second))
 }
 
-// appendUint appends a field of integers, enums and booleans; the default is left out. All our field numbers are below
-// 16: their tag is one byte.
+// appendUint appends an integer, enum or boolean field, or nothing for the default. All our field numbers are below 16,
+// so their tag is one byte.
 func appendUint(b []byte, num protowire.Number, v uint64) []byte {
 	if v == 0 {
 		return b
@@ -133,8 +132,8 @@ func sizeString(s string) int {
 	return 1 + protowire.SizeBytes(len(s))
 }
 
-// appendNested appends a submessage whose length is known only when it is written. One of 128 bytes or more is moved
-// then, because its length takes more than one byte.
+// appendNested appends a submessage whose length is known only after it is encoded. If its length needs more than one
+// byte (128 bytes or more), the submessage is moved.
 func appendNested(b []byte, num protowire.Number, body func([]byte) []byte) []byte {
 	b = protowire.AppendTag(b, num, protowire.BytesType)
 	start := len(b)
@@ -144,7 +143,7 @@ func appendNested(b []byte, num protowire.Number, body func([]byte) []byte) []by
 		b = append(b, 0)
 	}
 	copy(b[len(b)-size:], b[start+1:])
-	_ = protowire.AppendVarint(b[:start], uint64(size)) // in place
+	_ = protowire.AppendVarint(b[:start], uint64(size)) // written in place
 	return b
 }
 
@@ -159,8 +158,8 @@ func appendStruct(b []byte, fields map[string]any) []byte {
 	return b
 }
 
-// appendValue appends the one field of a google.protobuf.Value. It has numbers of one type only, float64. What a
-// decision's metadata cannot hold is written as text rather than lost.
+// appendValue appends the single field of a google.protobuf.Value, whose numbers are all float64. Any other type is
+// encoded as text.
 func appendValue(b []byte, value any) []byte {
 	switch v := value.(type) {
 	case nil:

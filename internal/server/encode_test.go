@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// responseMessage is what appendResponse should write, built with the generated code.
+// responseMessage is the expected result of appendResponse, built with the generated code.
 func responseMessage(t testing.TB, d *limiter.Decision) *ratelimitv3.RateLimitResponse {
 	t.Helper()
 	m := &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_Code(d.Code)}
@@ -124,7 +124,7 @@ func TestEncodeAgreesWithGeneratedCode(t *testing.T) {
 	}
 }
 
-// A limit's name cannot begin another header, or end the quoted text, where Envoy writes it into a header as it is.
+// Envoy writes a limit's name into a header unchanged. It cannot start another header there, or end the quoted text.
 func TestEncodeNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"per day": "per day", "분당 100%": "분당 100%", "": "",

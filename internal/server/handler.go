@@ -56,7 +56,7 @@ func (s *Server) newTransport(opts *Options, services *transport.Services, metho
 // callHandler answers the methods that decide.
 type callHandler struct {
 	*method
-	more map[string]*method // the other ones, by path
+	more map[string]*method // the other methods by path
 }
 
 // of returns the method of a call.
@@ -77,13 +77,13 @@ func (h *callHandler) Handle(now time.Time, calls []*transport.Call) {
 		a.messages = append(a.messages, calls[together].Message...)
 		together++
 	}
-	text := string(a.messages) // one allocation for the strings of all requests, unless a message is long
+	text := string(a.messages) // one allocation for the strings of all requests, except for long messages
 	for i, call := range calls {
 		if i >= together {
 			h.of(call).begin(now, &a.batch, call, string(call.Message))
 			continue
 		}
-		size := len(call.Message) // the call may be answered by begin
+		size := len(call.Message) // begin may answer the call
 		h.of(call).begin(now, &a.batch, call, text[:size])
 		text = text[size:]
 	}
@@ -93,13 +93,13 @@ func (h *callHandler) Handle(now time.Time, calls []*transport.Call) {
 
 // arrival is the working memory for calls that arrived together. It is reused.
 type arrival struct {
-	messages []byte // their messages, as far as they are short
+	messages []byte // the short messages
 	batch    limiter.Batch
 }
 
 var arrivals = sync.Pool{New: func() any { return new(arrival) }}
 
-// begin decides a call, or begins to. text is its message as a string.
+// begin starts deciding a call, and answers it if it is decided. text is its message as a string.
 func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, text string) {
 	c := m.pool.Get().(*rateLimitCall)
 	if c.answer == nil {
@@ -111,7 +111,7 @@ func (m *method) begin(now time.Time, b *limiter.Batch, call *transport.Call, te
 	}
 }
 
-// start decides a call, or begins to. A panic becomes an error.
+// start starts deciding a call, and reports whether it is decided. A panic becomes an error.
 func (m *method) start(b *limiter.Batch, call *transport.Call, text string,
 	c *rateLimitCall) (decided bool, err error) {
 	decided = true // also after a panic
@@ -133,7 +133,7 @@ func (c *rateLimitCall) finish(err error) {
 		err = c.encode()
 	}
 	if err == nil {
-		m.answers.observe(c.start, codes.OK) // first, so that a client that has its answer finds it in the metrics
+		m.answers.observe(c.start, codes.OK) // before the reply, so that a client with an answer finds it in the metrics
 		if c.decision.Delay > 0 {
 			call.ReplyWith(c, descriptor.DelayHeader, delayMillis(&c.decision))
 		} else {
@@ -146,12 +146,12 @@ func (c *rateLimitCall) finish(err error) {
 	st := m.statusOf(err)
 	m.answers.observe(c.start, st.Code())
 	call.Fail(st.Code(), st.Message())
-	if !panicked { // else something may still refer to it
+	if !panicked { // after a panic, something may still refer to it
 		c.release()
 	}
 }
 
-// encode encodes the answer. It does so before the connection is locked, and a panic becomes an error.
+// encode encodes the answer before the connection is locked. A panic becomes an error.
 func (c *rateLimitCall) encode() (err error) {
 	defer async.Recover(&err)
 	c.reply, err = c.method.append(c, c.reply[:0])

@@ -15,22 +15,22 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/endpoint"
 )
 
-// healthNames are the service names that gRPC health knows. All have the same status: "" is what Envoy and Kubernetes
-// check by default, "ratelimit" is what callers of envoyproxy/ratelimit check.
+// healthNames are the service names of gRPC health, all with the same status. Envoy and Kubernetes check "" by default,
+// and clients of envoyproxy/ratelimit check "ratelimit".
 var healthNames = []string{
 	"",
 	"ratelimit",
 	ratelimitv3.RateLimitService_ServiceDesc.ServiceName,
 }
 
-// readiness is whether this server wants requests: one answer for gRPC health, /healthcheck and /readyz.
+// readiness tells whether this server wants requests: a single answer for gRPC health, /healthcheck and /readyz.
 type readiness struct {
 	grpc *health.Server
 
 	mu       sync.Mutex
 	serving  bool
-	draining bool     // red for good
-	missing  []string // what is missing, in words
+	draining bool     // red until the end
+	missing  []string // missing conditions, in words
 }
 
 func newReadiness() *readiness {
@@ -49,7 +49,7 @@ func (r *readiness) set(serving bool) {
 	r.publish()
 }
 
-// drain turns health red for good.
+// drain turns health red until the end.
 func (r *readiness) drain() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +84,7 @@ func (r *readiness) publish() {
 	}
 }
 
-// red says why the server does not want requests. It is empty if the server does.
+// red returns the reason why the server does not want requests, or "" if it does.
 func (r *readiness) red() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,7 +100,7 @@ func (r *readiness) red() string {
 	}
 }
 
-// handler answers 200 with the green text while the server is ready, else the code and why the server is not ready.
+// handler answers 200 with the green text while the server is ready, otherwise the code and the reason.
 func (r *readiness) handler(green string, code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		if why := r.red(); why != "" {
@@ -111,8 +111,8 @@ func (r *readiness) handler(green string, code int) http.HandlerFunc {
 	}
 }
 
-// healthService is gRPC health whose Watch ends when the server stops: grpc-go's own would delay a graceful stop for as
-// long as a client watches.
+// healthService is gRPC health whose Watch ends when the server stops. grpc-go's Watch would delay a graceful stop
+// until the client ends it.
 type healthService struct {
 	*health.Server
 	stopping context.Context // done when the server stops

@@ -203,7 +203,7 @@ func checkHealth(t *testing.T, conn *grpc.ClientConn, service string) *status.St
 	return status.Convert(err)
 }
 
-// reflected is a stream on which a server is asked for what it serves.
+// reflected is a stream on which a server is asked for its services.
 type reflected struct {
 	t      *testing.T
 	stream reflectionv1.ServerReflection_ServerReflectionInfoClient
@@ -287,7 +287,7 @@ func TestReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	//nolint:staticcheck // deprecated, but it is what older clients ask
+	//nolint:staticcheck // deprecated, but older clients use it
 	if err := alpha.Send(&reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}

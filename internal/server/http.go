@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// newHTTP makes the server for callers without gRPC, for probes and for metrics.
+// newHTTP returns the server for HTTP clients, probes and metrics.
 func (s *Server) newHTTP(opts *Options, room *intake.Class) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("/json", sameOrigin(&jsonHandler{
@@ -51,8 +51,8 @@ func (s *Server) newHTTP(opts *Options, room *intake.Class) *http.Server {
 	return h
 }
 
-// sameOrigin rejects requests that a browser sends for a web page of another origin: a visitor of that page would spend
-// their limits without knowing. A program that is no browser sends none of the headers that it looks at.
+// sameOrigin rejects requests that a browser sends for a web page of another origin: a visitor of that page would use
+// up their limits unknowingly. Other programs do not send the headers that it checks.
 func sameOrigin(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

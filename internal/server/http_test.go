@@ -28,7 +28,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// byDomain answers what the domain asks for.
+// byDomain answers as the domain asks.
 func byDomain(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	switch req.Domain {
 	case "":
@@ -131,13 +131,13 @@ func TestJSONOfManyObjects(t *testing.T) {
 	}
 }
 
-// Large bodies are few at once, whatever their senders do. Ordinary ones do not notice.
+// Only a few large bodies are accepted concurrently, however slowly they are sent. Ordinary ones are not affected.
 func TestJSONLargeBodiesAreBounded(t *testing.T) {
 	t.Run("medium", func(t *testing.T) { jsonBodiesAreBounded(t, mediumBody, maxMedium) })
 	t.Run("large", func(t *testing.T) { jsonBodiesAreBounded(t, largeBody, maxLarge) })
 }
 
-// jsonBodiesAreBounded checks how many requests with bodies of this size can be in flight at once.
+// jsonBodiesAreBounded checks how many requests with bodies of this size can be in flight concurrently.
 func jsonBodiesAreBounded(t *testing.T, size, most int) {
 	registry := prometheus.NewRegistry()
 	began, end := make(chan struct{}), make(chan struct{})
@@ -195,7 +195,7 @@ func TestJSONBodiesDecodedAtOnceAreBounded(t *testing.T) {
 			decider: decider(passAll), bounds: o.Requests, answers: &m.json, calls: intake.NewCalls(2, connections),
 			medium: make(chan struct{}, 1), decodingSmall: make(chan struct{}, 1), decodingLarge: make(chan struct{}, 1),
 		}
-		h.decodingSmall <- struct{}{} // by another request
+		h.decodingSmall <- struct{}{} // another request is being decoded
 		h.decodingLarge <- struct{}{}
 		answer := httptest.NewRecorder()
 		go h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, "/json", strings.NewReader(`{"domain":"d","descriptors":[{}]}`)))
@@ -382,7 +382,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 	}
 }
 
-// The bodies of /json, and what they are decoded to, come from the budget. Without room they are rejected, and small
+// The memory of the bodies of /json, also decoded, comes from the budget. Without room they are rejected, but small
 // ones are answered.
 func TestBodiesOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()

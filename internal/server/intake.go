@@ -13,7 +13,8 @@ import (
 )
 
 // errTooManyCalls rejects a call beyond the bound. Envoy treats it like any failure: failure_mode_deny decides. Unlike
-// UNAVAILABLE it is no 5xx to Envoy's outlier detection, which would move the traffic of a busy server to the others.
+// UNAVAILABLE, Envoy's outlier detection does not treat it as a 5xx, which would move the traffic of a busy server to
+// the others.
 var errTooManyCalls = status.Error(codes.ResourceExhausted, "too many calls in flight")
 
 const tooManyLongStreams = "too many health watches and reflection streams"
@@ -25,7 +26,7 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// connOfRequest is the connection of a request over HTTP, nil if it came over a listener without bounds.
+// connOfRequest returns the connection of an HTTP request, or nil if its listener has no bounds.
 func connOfRequest(r *http.Request) *intake.Conn {
 	c, _ := r.Context().Value(connKey{}).(*intake.Conn)
 	return c
@@ -34,21 +35,21 @@ func connOfRequest(r *http.Request) *intake.Conn {
 // longStreams bounds the streams of health watches and of reflection.
 type longStreams struct {
 	*intake.Streams
-	reflections *intake.Streams // how many of them are reflection
+	reflections *intake.Streams // the part of them that is reflection
 	rejected    *prometheus.CounterVec
 }
 
 const (
-	// maxLongStreams is how many of them may be open. A client of grpc-go with health checks keeps one for each of its
-	// connections.
+	// maxLongStreams is the largest number of open long streams. A client of grpc-go with health checks has one for each
+	// of its connections.
 	maxLongStreams = 4096
 
-	// maxReflections is how many of them may be reflection. People use it by hand, and each stream may keep an answer of
-	// 50 KB in memory that its client does not read.
+	// maxReflections is the largest number of reflection streams. People use reflection by hand, and each stream may hold
+	// an answer of 50 KB that its client does not read.
 	maxReflections = 16
 )
 
-// admit admits a health watch.
+// admit registers a health watch. It returns the reason if it rejects the watch.
 func (s *longStreams) admit(conn *intake.Conn) (end func(), rejection string) {
 	if why := s.Begin(conn); why != "" {
 		s.rejected.WithLabelValues(watchKind, string(why)).Inc()
@@ -57,7 +58,7 @@ func (s *longStreams) admit(conn *intake.Conn) (end func(), rejection string) {
 	return func() { s.End(conn) }, ""
 }
 
-// admitReflection admits a stream of reflection.
+// admitReflection registers a reflection stream, like admit.
 func (s *longStreams) admitReflection(conn *intake.Conn) (func(), string) {
 	if s.reflections.Begin(nil) != "" {
 		s.rejected.WithLabelValues(watchKind, string(overReflections)).Inc()

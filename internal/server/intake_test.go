@@ -50,12 +50,12 @@ func rawDial(t *testing.T, to net.Addr) *rawClient {
 	return c
 }
 
-// open begins a call of a method, and sends no message.
+// open starts a call of a method, and sends no message.
 func (c *rawClient) open(method string, more ...string) error {
 	return c.Begin(c.Encode(http2test.Fields(method, more...)...))
 }
 
-// send sends the message of the last call. Its length prefix says claimed, whatever the real length is.
+// send sends the message of the last call, with claimed as its length prefix.
 func (c *rawClient) send(claimed int, message []byte, end bool) error {
 	return c.WriteData(c.Stream, end, http2test.Message(claimed, message))
 }
@@ -123,7 +123,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				answered := 0 // each connection gets at most half of what is free
+				answered := 0 // each connection gets at most half of the free places
 				for answered < 66 {
 					f, err := c.ReadFrame()
 					if err != nil {
@@ -176,8 +176,7 @@ func TestTooManyCallsAreRejectedAtOnce(t *testing.T) {
 	}
 }
 
-// A call whose deadline has passed when its turn comes is not decided: its caller has given up, so its hits must not
-// count.
+// A call whose deadline passes before its turn is not decided: its client has given up, so its hits must not count.
 func TestOverdueCallsAreNotDecided(t *testing.T) {
 	var decided atomic.Int64
 	r := start(t, Options{Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {
@@ -206,11 +205,11 @@ func TestOverdueCallsAreNotDecided(t *testing.T) {
 	}
 }
 
-// Without a bound, what a client does not read piles up: 1.2 GB in five seconds. The other bounds are out of the way
-// here.
+// Without a bound, answers that a client does not read accumulate: 1.2 GB in five seconds. The other bounds are out of
+// reach here.
 func TestClientThatNeverReads(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	long := strings.Repeat("x", 50_000) // a few answers fill what the kernel keeps
+	long := strings.Repeat("x", 50_000) // a few answers fill the kernel's buffers
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{
 		Calls:       Calls{Max: math.MaxInt32},
 		Connections: Connections{WriteTimeout: 100 * time.Millisecond, MaxStreams: math.MaxUint32, MaxBytes: 1 << 40},
@@ -262,7 +261,7 @@ func TestConnectionThatMakesNoCall(t *testing.T) {
 	go func() {
 		pace := time.NewTicker(2 * leastPingInterval)
 		defer pace.Stop()
-		for c.WritePing(false, [8]byte{}) == nil { // a sign of life is no call
+		for c.WritePing(false, [8]byte{}) == nil { // a ping does not count as a call
 			<-pace.C
 		}
 	}()

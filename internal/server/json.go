@@ -23,27 +23,27 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/problem"
 )
 
-// jsonHandler decides over HTTP: a RateLimitRequest in protobuf's JSON in, a RateLimitResponse out.
+// jsonHandler decides over HTTP. The request is a RateLimitRequest in protobuf's JSON, the answer a RateLimitResponse.
 type jsonHandler struct {
 	decider Decider
 	bounds  Requests
 	answers *answers
 	calls   *intake.Calls
-	room    *intake.Class // for medium and large bodies, and for what they are decoded to
+	room    *intake.Class // memory of medium and large bodies, also decoded
 
-	medium, large                chan struct{} // have a place for each request with such a body
-	decodingSmall, decodingLarge chan struct{} // have a place for each body that is being decoded
+	medium, large                chan struct{} // semaphores of requests with such a body
+	decodingSmall, decodingLarge chan struct{} // semaphores of bodies being decoded
 }
 
-// A body of at least this many bytes is medium or large. At most this many requests with such a body are in flight at
-// once. A large one can cost ten times its size. Medium ones could fill the memory if thousands of clients sent them
+// A body of at least this many bytes is medium or large, and at most this many requests with such a body may be in
+// flight. A large one can cost ten times its size. Medium ones could fill the memory if thousands of clients sent them
 // slowly. An ordinary body has a few hundred bytes.
 const (
 	mediumBody, maxMedium = 4 << 10, 256
 	largeBody, maxLarge   = 64 << 10, 8
 )
 
-// Decoding a body takes about this many times its size, and this many bytes for each object in it.
+// Memory for decoding a body: this many times its size, plus this many bytes for each object in it.
 const decodedCopies, objectSize = 4, 192
 
 // errTooManyLarge rejects a request with a medium or large body.
@@ -51,7 +51,7 @@ var errTooManyLarge = errors.New("too many large requests in flight")
 
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
-	code := codes.Internal // if what follows panics
+	code := codes.Internal // if the code below panics
 	defer func() { h.answers.observe(start, code) }()
 
 	inFlight, ok := h.calls.Begin(connOfRequest(r))
@@ -60,7 +60,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many calls in flight", http.StatusServiceUnavailable) // 429 would be a decision
 		return
 	}
-	h.calls.Arrived(&inFlight, start) // the HTTP server has timeouts of its own
+	h.calls.Arrived(&inFlight, start) // the HTTP server has separate timeouts
 	defer func() { h.calls.End(inFlight) }()
 
 	var d limiter.Decision
@@ -84,8 +84,8 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// decide reads the request, decides it and returns the answer's JSON. It goes through the wire format, so that only
-// decodeRequest and appendResponse know the fields.
+// decide decodes a request, decides it and returns the JSON of the answer. It converts through the wire format, so that
+// only decodeRequest and appendResponse depend on the fields.
 func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Time,
 	d *limiter.Decision) ([]byte, error) {
 	body, end, err := h.read(w, r)
@@ -115,9 +115,9 @@ func (h *jsonHandler) decide(w http.ResponseWriter, r *http.Request, now time.Ti
 	return compact.Bytes(), nil
 }
 
-// decode reads a request. No more small bodies are decoded at once than there are processors: more would not be faster,
-// and each takes thirty times its size meanwhile. Large ones take half of the processors at most, and small ones do not
-// wait for them.
+// decode decodes a request. At most as many small bodies are decoded concurrently as there are processors: more would
+// not be faster, and each uses thirty times its size. Large bodies use at most half of the processors, and small ones
+// do not wait for them.
 func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 	decoding := h.decodingSmall
 	if len(body) >= largeBody {
@@ -143,7 +143,7 @@ func (h *jsonHandler) decode(body []byte, req *limiter.Request) error {
 	return decodeRequest(data, req, h.bounds)
 }
 
-// read reads the body. The caller calls end when the request is answered.
+// read reads the body. After the answer, end must be called.
 func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte, end func(), err error) {
 	end = func() {}
 	from := http.MaxBytesReader(w, r.Body, int64(h.bounds.MaxBytes))
@@ -151,23 +151,23 @@ func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte,
 	for _, next := range []struct {
 		size   int
 		places chan struct{}
-		most   int64 // of the body
+		most   int64 // size up to which a body is in this class
 	}{{mediumBody, h.medium, largeBody}, {largeBody, h.large, math.MaxInt64}} {
 		if err != nil || len(body) < next.size {
 			break
 		}
-		end() // the place of a medium body
+		end() // frees the place of a medium body
 		most := min(next.most, int64(h.bounds.MaxBytes))
 		announced := min(r.ContentLength, most)
 		size := announced
 		if announced < 0 {
-			size = 2 * most // its memory grows
+			size = 2 * most // its buffer grows
 		}
 		if end, err = h.place(next.places, size); err != nil {
 			return nil, nil, err
 		}
 		all := bytes.NewBuffer(body)
-		// growing step by step would leave several times the memory behind
+		// growing step by step would leave garbage of several times the size
 		all.Grow(max(0, int(announced)-len(body)) + bytes.MinRead)
 		_, err = all.ReadFrom(io.LimitReader(from, next.most-int64(len(body))))
 		body = all.Bytes()
@@ -184,7 +184,7 @@ func (h *jsonHandler) read(w http.ResponseWriter, r *http.Request) (body []byte,
 	return nil, nil, err
 }
 
-// place takes a place for a body of some bytes. end gives it back.
+// place reserves a place and memory for a body. end releases them.
 func (h *jsonHandler) place(places chan struct{}, size int64) (end func(), err error) {
 	if !h.room.Take(size) {
 		return nil, errTooManyLarge
@@ -198,14 +198,14 @@ func (h *jsonHandler) place(places chan struct{}, size int64) (end func(), err e
 	}
 }
 
-// maxObjects is how many objects the JSON of a request has at most: itself, its descriptors, their limits and their
-// entries. It is a float64 because it can be larger than any integer.
+// maxObjects returns the largest number of objects in the JSON of a request: the request, its descriptors, their limits
+// and their entries. It is a float64 because it can exceed any integer.
 func (r *Requests) maxObjects() float64 {
 	return 1 + float64(r.MaxDescriptors)*(2+float64(r.MaxEntries))
 }
 
-// objects is the number of objects in JSON. It is counted before protojson reads them, because protojson makes a
-// message of about a hundred bytes for each {}.
+// objects counts the objects in JSON. It runs before protojson, which allocates a message of about a hundred bytes for
+// each {}.
 func objects(text []byte) (n float64) {
 	quoted := false
 	for i := 0; i < len(text); i++ {
@@ -223,8 +223,8 @@ func objects(text []byte) (n float64) {
 	return n
 }
 
-// answer writes a decision. Its headers are in the body, which is a RateLimitResponse, and in the HTTP headers too. A
-// caller that accepts problem details gets those for a denial.
+// answer writes a decision. The body is a RateLimitResponse; the headers in it are also HTTP headers. If the client
+// accepts problem details, a denial is written as those instead.
 func (h *jsonHandler) answer(w http.ResponseWriter, r *http.Request, d *limiter.Decision, body []byte) {
 	for _, header := range d.Headers {
 		w.Header().Add(header.Key, header.Value)
@@ -245,7 +245,7 @@ func (h *jsonHandler) answer(w http.ResponseWriter, r *http.Request, d *limiter.
 	_, _ = w.Write(body)
 }
 
-// problemOf returns why a request was denied.
+// problemOf returns the reason of a denial.
 func problemOf(d *limiter.Decision) problem.Type {
 	t := problem.QuotaExceeded
 	for i := range d.Statuses {

@@ -9,10 +9,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// placeInJSON is how the errors of protojson begin. The space after the colon differs from build to build.
+// placeInJSON matches the start of protojson's errors. The space after the colon differs from build to build.
 var placeInJSON = regexp.MustCompile(`^(?:proto:[ \x{a0}])?(?:syntax error )?(?:\(line (\d+):(\d+)\): )?`)
 
-// faultOf says why protojson has rejected a body, beginning with the place.
+// faultOf returns the reason why protojson rejected a body, starting with the position.
 func faultOf(body []byte, message protoreflect.MessageDescriptor, err error) string {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return fmt.Sprintf("the body is empty: send a %s as JSON", message.Name())
@@ -23,7 +23,7 @@ func faultOf(body []byte, message protoreflect.MessageDescriptor, err error) str
 	if what == "unexpected EOF" {
 		return "the JSON ends too early: close what is open"
 	}
-	const most = 100 // the end is what the client wrote
+	const most = 100 // the rest is text of the client
 	if len(what) > most {
 		what = strings.ToValidUTF8(what[:most], "") + "..."
 	}

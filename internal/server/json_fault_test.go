@@ -11,7 +11,7 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// Every body that is rejected is described: where the fault is, and what it is.
+// Every rejected body is described: the position of the fault, and the fault.
 func TestFaultsOfJSON(t *testing.T) {
 	for body, want := range map[string]string{
 		"":                         "the body is empty: send a RateLimitRequest as JSON",
@@ -43,7 +43,7 @@ func TestFaultsOfJSON(t *testing.T) {
 	}
 }
 
-// What protojson rejects is always described, without a panic.
+// Errors of protojson are always described, without a panic.
 func TestEveryFaultOfJSONIsDescribed(t *testing.T) {
 	pieces := []string{"{", "}", "[", "]", ",", ":", `"domain"`, `"descriptors"`, `"entries"`, `"key"`, `"hitsAddend"`, `"limit"`, `"unit"`, "null", "1", "-1.5", "1e400", "true", " ", "\n", `"`, "\\", "\xff", "x"}
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// A caller that accepts problem details reads why its request was denied. Every other one gets a RateLimitResponse.
+// A client that accepts problem details gets the reason of a denial. Other clients get a RateLimitResponse.
 func TestJSONProblems(t *testing.T) {
 	r := start(t, Options{Decider: decider(func(_ context.Context, _ time.Time, req *limiter.Request, d *limiter.Decision) error {
 		s := limiter.Status{Code: limiter.OverLimit, Penalised: req.Domain == "penalty"}

@@ -16,15 +16,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// kuadrantService is the service that Kuadrant's gateway calls: check a limit, and report later what was used; or
-// reserve, and commit later.
+// kuadrantService is the service that Kuadrant's gateway calls: it checks a limit and reports the used hits later, or
+// it reserves and commits later.
 const (
 	kuadrantPackage = "kuadrant.service.ratelimit.v1"
 	kuadrantService = kuadrantPackage + ".RateLimitService"
 	kuadrantFile    = "kuadrant/service/ratelimit/v1/ratelimit.proto"
 )
 
-// kuadrant is that service. It uses the messages of Envoy's service, and a few of its own.
+// kuadrant implements that service. Some messages are those of Envoy's service.
 type kuadrant struct{ reservations }
 
 func describeKuadrant(to *transport.Services, d *deciding, ids *reservation.Signer) []*method {
@@ -46,15 +46,15 @@ func describeKuadrant(to *transport.Services, d *deciding, ids *reservation.Sign
 	return methods
 }
 
-// anyDescriptor makes a request without descriptors one that matches no rule. Kuadrant's gateway sends what the
-// conditions of its policies leave, which may be nothing.
+// anyDescriptor adds an empty descriptor, which matches no rule, to a request without descriptors. Kuadrant's gateway
+// sends the descriptors whose conditions hold, and there may be none.
 func anyDescriptor(req *limiter.Request) {
 	if len(req.Descriptors) == 0 {
 		addDescriptor(req)
 	}
 }
 
-// readCheck reads a request that learns whether one more hit would pass, and adds none.
+// readCheck decodes a request that asks whether one more hit would pass, without adding it.
 func (s *kuadrant) readCheck(c *rateLimitCall, data []byte, text string) error {
 	if err := decodeText(data, text, &c.request, s.bounds); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (s *kuadrant) readCheck(c *rateLimitCall, data []byte, text string) error {
 	return nil
 }
 
-// readReport reads a request whose hits have passed already.
+// readReport decodes a request whose hits have already passed.
 func (s *kuadrant) readReport(c *rateLimitCall, data []byte, text string) error {
 	if err := decodeText(data, text, &c.request, s.bounds); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (s *kuadrant) readReport(c *rateLimitCall, data []byte, text string) error 
 	return nil
 }
 
-// charge makes a call count its hits whether or not they fit.
+// charge counts the hits of a call even if they do not fit.
 func (c *rateLimitCall) charge() {
 	anyDescriptor(&c.request)
 	c.request.Purpose = limiter.Settled
@@ -85,8 +85,8 @@ func appendReported(_ *rateLimitCall, b []byte) ([]byte, error) {
 	return appendUint(b, 1, uint64(limiter.OK)), nil
 }
 
-// kuadrant reads the fields that ReserveRequest and CommitRequest have: domain and descriptors, in common, and calls
-// other for the rest.
+// kuadrant decodes the common fields of ReserveRequest and CommitRequest, domain and descriptors. It calls other for
+// the rest.
 func (d *decoder) kuadrant(req *limiter.Request, message string,
 	other func(protowire.Number, protowire.Type) bool) error {
 	req.Domain, req.Hits, req.Purpose, req.Reservation, req.Descriptors = "", 0, limiter.Count, nil, req.Descriptors[:0]
@@ -117,7 +117,7 @@ func (d *decoder) kuadrant(req *limiter.Request, message string,
 	return nil
 }
 
-// setHits gives all descriptors a number of hits.
+// setHits sets the hits of all descriptors.
 func setHits(req *limiter.Request, hits uint64) {
 	for i := range req.Descriptors {
 		d := &req.Descriptors[i]
@@ -146,7 +146,7 @@ func (s *kuadrant) readReserve(c *rateLimitCall, data []byte, text string) error
 	}
 	setHits(&c.request, amount)
 	if amount == 0 {
-		return nil // a check: its commit has no id, and charges what was used
+		return nil // a check: its commit has no id, and charges the used hits
 	}
 	s.beginReserve(c).TTL = max(ttl, 0)
 	return checkIDSize(&c.request)
@@ -165,8 +165,8 @@ func (s *kuadrant) appendReserved(c *rateLimitCall, b []byte) ([]byte, error) {
 	return appendString(b, 2, id), nil
 }
 
-// readCommit reads what a request has used. Without a reservation it is charged all the same. A reservation that is not
-// known any more was committed before, or it expired and was charged as the rule says.
+// readCommit decodes the hits that a request has used. Without a reservation they are charged anyway. An unknown
+// reservation was committed before, or it expired and was charged according to the rule.
 func (s *kuadrant) readCommit(c *rateLimitCall, data []byte, text string) error {
 	var id string
 	var actual uint64
@@ -212,7 +212,7 @@ func (s *kuadrant) appendCommitted(c *rateLimitCall, b []byte) ([]byte, error) {
 	return appendUint(b, 1, 1), nil
 }
 
-// describeKuadrantFile adds the file of the service to reflection. Kuadrant's gateway learns the messages of a service
+// describeKuadrantFile adds the file of the service to reflection. Kuadrant's gateway loads the messages of a service
 // by reflection.
 var describeKuadrantFile = sync.OnceFunc(func() {
 	const (

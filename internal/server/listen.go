@@ -7,19 +7,19 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// listeners are open before anything is served, so that a port that is taken is an error at start.
+// listeners are opened before serving starts, so that a taken port is an error at startup.
 type listeners struct {
 	grpc, http net.Listener
 }
 
-// clientBytes bounds what is held for the clients of each listener.
+// clientBytes bounds the memory for the clients of each listener.
 type clientBytes struct {
 	grpc, http *intake.Bytes
-	json       *intake.Class // the bodies of /json
+	json       *intake.Class // bodies of /json
 }
 
-// newClientBytes makes the classes of what is held for clients. A part of the budget is reserved for each, so that an
-// attack over HTTP closes no connection of gRPC.
+// newClientBytes creates the memory classes for clients. Each has a reserved part of the budget, so that an attack over
+// HTTP does not close gRPC connections.
 func newClientBytes(o *Options, calls *intake.Calls) *clientBytes {
 	budget := o.Shared.Budget
 	budget.Counted("calls", min(callSize*int64(o.Calls.Max), budget.Total()/8),

@@ -136,7 +136,7 @@ func TestTooManyConnectionsAreRejected(t *testing.T) {
 
 	_ = first.Close()
 	deadline := time.Now().Add(patience)
-	for !greeted(open()) { // until the server has seen that one has gone
+	for !greeted(open()) { // wait until the server notices that one connection is closed
 		if time.Now().After(deadline) {
 			t.Fatal("the place of a closed connection is not given away")
 		}

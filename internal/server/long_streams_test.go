@@ -134,7 +134,7 @@ func TestReflectionIsOff(t *testing.T) {
 	}
 }
 
-// A request that is no gRPC call holds no place of a call, however long its body is.
+// A request that is not a gRPC call does not use a place for calls, however long its body is.
 func TestEndlessBody(t *testing.T) {
 	r := start(t, Options{})
 	plain := new(http.Transport)
@@ -190,7 +190,7 @@ func TestStreamThatIsNotReadCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// One message is being answered. Answers repeat what was asked.
+	// One message is being answered. Answers repeat the question.
 	soon(t, "the others count", func() bool {
 		return gathered(t, registry)[`ratelimitd_client_bytes{class=grpc}`] >= (sent-3)*10_000
 	})

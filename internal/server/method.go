@@ -17,26 +17,25 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// method is one method of the services for callers: how its messages become a request for a decision, and a decision
-// its answer.
+// method is a gRPC method for clients: it turns messages into a request for a decision, and a decision into an answer.
 type method struct {
 	*deciding
 
 	path string // "/package.Service/Method"
 
-	// decode reads a message, which text has as a string, into c.request. encode appends the answer to b. Nil: the
+	// decode decodes a message, also given as text, into c.request. encode appends the answer to b. Nil means the
 	// functions of ShouldRateLimit.
 	decode func(c *rateLimitCall, data []byte, text string) error
 	encode func(c *rateLimitCall, b []byte) ([]byte, error)
 
-	// batches is set if decode reads the requests of a batch into c.batch, not one request into c.request.
+	// batches is set if decode fills c.batch instead of c.request.
 	batches bool
 
-	pool *sync.Pool // of *rateLimitCall
-	most int        // bytes of the messages and answers whose memory is reused
+	pool *sync.Pool // holds *rateLimitCall
+	most int        // largest message and answer whose memory is reused, in bytes
 }
 
-// deciding is what the methods have in common.
+// deciding is the common part of all methods.
 type deciding struct {
 	decider Decider
 	answers *answers
@@ -58,11 +57,11 @@ func describeMethods(to *transport.Services, service string, file any, methods .
 	to.Describe(desc)
 }
 
-// decide begins to decide a call whose request is read, as limiter.Decider does.
+// decide starts deciding a decoded call, like limiter.Decider.
 func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall,
 	done func(error)) (decided bool, err error) {
 	if err := overdue(ctx, c.start); err != nil {
-		return true, err // the caller no longer waits
+		return true, err // the client no longer waits
 	}
 	if m.batches {
 		return c.startBatch(ctx, b, done), nil
@@ -70,7 +69,7 @@ func (m *method) decide(ctx context.Context, b *limiter.Batch, c *rateLimitCall,
 	return m.decider.Start(ctx, c.start, b, &c.request, &c.decision, done)
 }
 
-// read reads a message, which text has as a string.
+// read decodes a message, also given as text.
 func (m *method) read(c *rateLimitCall, data []byte, text string) error {
 	if m.decode == nil {
 		return decodeText(data, text, &c.request, m.bounds)
@@ -86,14 +85,14 @@ func (m *method) append(c *rateLimitCall, b []byte) ([]byte, error) {
 	return m.encode(c, b)
 }
 
-// delayMillis is the delay as headers have it. Callers get it in the metadata of the answer, whatever the answer says
-// to Envoy.
+// delayMillis formats the delay for headers. Clients get it in the metadata of the answer, independent of the answer to
+// Envoy.
 func delayMillis(d *limiter.Decision) string {
 	return strconv.FormatInt(limiter.Millis(d.Delay), 10)
 }
 
-// overdue is the error of a call whose caller no longer waits, else nil. Under load a call may be scheduled after its
-// deadline but before the timer that ends its context.
+// overdue returns the error of a call whose client no longer waits, otherwise nil. Under load a call may be scheduled
+// after its deadline but before the timer that ends its context.
 func overdue(ctx context.Context, now time.Time) error {
 	if deadline, ok := ctx.Deadline(); ok && !now.Before(deadline) {
 		return context.DeadlineExceeded
@@ -101,7 +100,7 @@ func overdue(ctx context.Context, now time.Time) error {
 	return ctx.Err()
 }
 
-// statusOf is the gRPC status for an error. A panic is logged.
+// statusOf returns the gRPC status for an error, and logs a panic.
 func (m *method) statusOf(err error) *status.Status {
 	if p, ok := errors.AsType[*async.PanicError](err); ok {
 		err = m.shared.PanickedAt(p.Value, m.path, p.Stack)

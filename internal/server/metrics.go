@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// metrics counts answers and measures how long they took. The handles that a call needs are resolved once.
+// metrics counts answers and measures their durations. The handles for the hot path are resolved once.
 type metrics struct {
 	grpc, json answers
 }
@@ -20,16 +20,16 @@ type metrics struct {
 // answers counts the answers of one transport.
 type answers struct {
 	duration prometheus.Observer
-	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil where a code is not expected
-	others   *prometheus.CounterVec                        // by code; codes that are not expected
+	byCode   [codes.Unauthenticated + 1]prometheus.Counter // nil for codes that are not expected
+	others   *prometheus.CounterVec                        // answers with other codes, by code
 
-	unexpected atomic.Uint64 // answers that are not in byCode
+	unexpected atomic.Uint64 // answers without a counter in byCode
 
-	extraObserver prometheus.Observer // gets durations too, in seconds; may be nil
+	extraObserver prometheus.Observer // receives the durations too, in seconds; may be nil
 }
 
-// expected are the codes that this server answers with. Their series exist from the start, so that the first failure
-// shows as an increase.
+// expected are the codes of this server's answers. Their series exist from the start, so that the first failure shows
+// as an increase.
 var expected = []codes.Code{codes.OK, codes.Canceled, codes.InvalidArgument, codes.DeadlineExceeded,
 	codes.ResourceExhausted, codes.Internal, codes.Unavailable}
 
@@ -72,14 +72,14 @@ const (
 	watchKind = "watch"
 )
 
-// Why a stream is rejected, in addition to the reasons of package intake.
+// Reasons to reject a stream, in addition to those of package intake.
 const (
-	overBytes       intake.Rejection = "bytes"      // a quota stream for which there is no memory
-	overReflections intake.Rejection = "reflection" // a stream of reflection beyond maxReflections
+	overBytes       intake.Rejection = "bytes"      // a quota stream without memory for it
+	overReflections intake.Rejection = "reflection" // a reflection stream beyond maxReflections
 )
 
-// newStreamMetrics returns what counts rejected streams, by kind and reason. It registers that and the numbers of open
-// streams.
+// newStreamMetrics returns a counter of rejected streams, by kind and reason. It registers the counter, and gauges of
+// the open streams.
 func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Streams) (*prometheus.CounterVec, error) {
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_streams_rejected_total",
@@ -106,7 +106,7 @@ func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Str
 		registry.Register(open(watchKind, watches)))
 }
 
-// observe counts an answer to a request that arrived at start. The zero time means that its message never arrived.
+// observe counts an answer to a request that arrived at start. A zero start means that its message never arrived.
 func (a *answers) observe(start time.Time, code codes.Code) {
 	if !start.IsZero() {
 		took := time.Since(start).Seconds()
@@ -126,7 +126,7 @@ func (a *answers) observe(start time.Time, code codes.Code) {
 	a.others.WithLabelValues(code.String()).Inc()
 }
 
-// total is how many answers there were. It adds up the metrics' own counters, so that a call pays nothing for it.
+// total returns the number of answers. It adds up the counters of the metrics, so that it costs calls nothing.
 func (a *answers) total() uint64 {
 	n := a.unexpected.Load()
 	for _, counter := range a.byCode {

@@ -10,12 +10,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/otlptest"
 )
 
-// A call whose caller samples its trace arrives at the collector, as a part of that trace.
+// A call whose client samples its trace arrives at the collector, as a part of that trace.
 func TestSpansReachACollector(t *testing.T) {
 	c := otlptest.Start(t, "grpc")
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 
-	tracer, err := tracing.Start(t.Context(), tracing.Options{Protocol: "grpc"}) // samples only what callers do
+	tracer, err := tracing.Start(t.Context(), tracing.Options{Protocol: "grpc"}) // samples only traces that clients sample
 	if err != nil {
 		t.Fatal(err)
 	}

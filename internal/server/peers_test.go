@@ -18,8 +18,8 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// hostile is a message for each method of the services for callers: one that makes an answer, as large as it can be for
-// its own size. A method without one fails TestHostilePeers.
+// hostile returns a message for each method for clients, with the largest possible answer for its size. A method
+// without one fails TestHostilePeers.
 func hostile() map[string]proto.Message {
 	long := strings.Repeat("x", 4000)
 	batch := &ratelimitdv1.DecideBatchRequest{}
@@ -60,15 +60,15 @@ func manyDescriptors(n int) (all []*descriptorv3.RateLimitDescriptor) {
 	return all
 }
 
-// Whatever method a peer calls, with a thousand streams on each of several connections, without opening a window for
-// the answers and without reading: what the process keeps of it has a bound, and other callers are answered.
+// A peer calls a method with a thousand streams on each of several connections, without opening a window for the
+// answers and without reading. The memory that the process keeps for it is bounded, and other clients are answered.
 func TestHostilePeers(t *testing.T) {
 	const connections, streams = 3, 1000
-	const most = 160 << 20 // of the heap; the test's own connections are in it
+	const most = 160 << 20 // heap size, including the test's own connections
 	messagesOf := hostile()
 	r := start(t, Options{Reflection: true, Quota: &shares{}})
 	var methods []string
-	messages := make(map[string]int) // on each stream
+	messages := make(map[string]int) // messages on each stream
 	for name, service := range r.services.GetServiceInfo() {
 		for _, m := range service.Methods {
 			methods = append(methods, name+"/"+m.Name)

@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// cutAfter is how long a stream that ends may take to write the message that it is writing.
+	// cutAfter is how long a stream that ends may take to send its pending message.
 	cutAfter = time.Second
 
-	// Reports of at least largeReport bytes are read one after another: what is read takes several times as much memory.
+	// Reports of at least largeReport bytes are decoded one after another: decoded, they are several times as large.
 	largeReport = 64 << 10
 )
 
@@ -38,11 +38,11 @@ var (
 type quotaService struct {
 	streams  QuotaStreams
 	bound    *intake.Streams
-	most     int // bytes of a message
+	most     int // largest message, in bytes
 	shared   *endpoint.Shared
 	rejected *prometheus.CounterVec
 	requests Requests
-	large    chan struct{} // has room for the large reports that are read at a time
+	large    chan struct{} // semaphore for large reports
 	scratch  chan *quotaReport
 	stopping context.Context // done when the server stops
 }
@@ -84,11 +84,11 @@ func (q *quotaService) serve(wire *transport.Stream) error {
 	return err
 }
 
-// streamSize is how many bytes a stream takes besides what its connection counts for each stream and what is kept of
-// its buckets: the stack of the goroutine that sends, and its actions.
+// streamSize is the memory of a stream for the stack of the goroutine that sends, and for its actions. Its connection
+// accounts for the rest of the stream, and the assigner for its buckets.
 const streamSize = 8 << 10
 
-// admit admits a stream, or returns why it does not. end ends the stream.
+// admit registers a stream, or returns the reason why it rejects it. end ends the stream.
 func (q *quotaService) admit(conn *intake.Conn) (end func(), rejection string) {
 	if conn != nil && !conn.HasRoom(streamSize) {
 		q.rejected.WithLabelValues(quotaKind, string(overBytes)).Inc()
@@ -117,7 +117,7 @@ type quotaStream struct {
 	domain      string
 }
 
-// recovering runs a part of a stream. A panic is an error.
+// recovering runs a part of a stream. A panic becomes an error.
 func (s *quotaStream) recovering(part func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,7 +127,7 @@ func (s *quotaStream) recovering(part func() error) (err error) {
 	return part()
 }
 
-// readReports passes on what the client reports, until the stream ends.
+// readReports passes the client's reports on, until the stream ends.
 func (s *quotaStream) readReports() error {
 	for {
 		message, err := s.wire.Recv()
@@ -143,13 +143,13 @@ func (s *quotaStream) readReports() error {
 	}
 }
 
-// report passes on one message of the client.
+// report passes one report of the client on.
 func (s *quotaStream) report(message []byte) error {
 	if len(message) > largeReport {
 		s.large <- struct{}{}
 		defer func() { <-s.large }()
 	}
-	// More reports at once than there are processors would not be faster, and each takes several times its size.
+	// More concurrent reports than processors would not be faster, and each uses several times its size.
 	r := <-s.scratch
 	defer func() {
 		r.reset()
@@ -173,7 +173,7 @@ func (s *quotaStream) report(message []byte) error {
 	return nil
 }
 
-// sendActions sends what the client must be told, until the stream ends.
+// sendActions sends actions to the client, until the stream ends.
 func (s *quotaStream) sendActions(ctx context.Context) error {
 	var all []assigner.Action
 	for {

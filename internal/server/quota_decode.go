@@ -18,10 +18,10 @@ import (
 const (
 	maxReportBytes   = 64 << 20
 	maxReportUsages  = 100_000
-	maxReportEntries = 1_000_000 // of all bucket ids of a report
-	maxBucketIDBytes = 64 << 10  // keys and values
+	maxReportEntries = 1_000_000 // total entries in the bucket ids of a report
+	maxBucketIDBytes = 64 << 10  // length of the keys and values
 
-	// maxKeptUsages is how many usages a stream keeps memory for between two reports.
+	// maxKeptUsages is the number of usages whose memory a stream keeps between two reports.
 	maxKeptUsages = 1024
 )
 
@@ -33,16 +33,16 @@ var (
 		"bucket_quota_usages: bucket ids with more than %d entries in one message", maxReportEntries)
 )
 
-// quotaReport is a message of a client. Its memory is reused.
+// quotaReport is a decoded message of a client. Its memory is reused.
 type quotaReport struct {
 	domain  string
 	usages  []assigner.Usage
-	skipped int // usages that were left out because their bucket id is over a bound
+	skipped int // usages left out because their bucket id exceeds a bound
 
-	entries []descriptor.Entry // of the ids of all usages
+	entries []descriptor.Entry // entries of all bucket ids
 }
 
-// reset makes the report empty. It gives large memory back.
+// reset empties the report, and frees large memory.
 func (r *quotaReport) reset() {
 	if cap(r.usages) > maxKeptUsages || cap(r.entries) > 8*maxKeptUsages {
 		*r = quotaReport{}
@@ -53,12 +53,12 @@ func (r *quotaReport) reset() {
 	*r = quotaReport{usages: r.usages[:0], entries: r.entries[:0]}
 }
 
-// decodeReport reads an envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports into r, which is empty. It accepts
-// the same bytes as the generated code, with the same meaning. The entries of a bucket id are sorted by key. A time
-// that is not valid is 0.
+// decodeReport decodes an envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports into r, which must be empty. It
+// accepts the same bytes as the generated code, with the same meaning. The entries of a bucket id are sorted by key. An
+// invalid duration becomes 0.
 //
-// A usage whose bucket id is over a bound is left out: Envoy makes ids of what requests contain, so it may be the fault
-// of one request. Too many usages are an error.
+// A usage whose bucket id exceeds a bound is left out, without an error: Envoy creates ids from requests, so a single
+// request may be the cause. Too many usages are an error.
 //
 // The strings of a report are parts of text, which has the same bytes as data.
 func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) error {
@@ -93,8 +93,8 @@ func decodeReport(data []byte, text string, r *quotaReport, bounds Requests) err
 	return nil
 }
 
-// makeRoom makes room for the other usages of a long report, whose ids probably have as many entries as the first one.
-// Slices that grow would take four times as much memory.
+// makeRoom allocates memory for the other usages of a long report, assuming that their ids have as many entries as the
+// first one. Growing slices would use four times as much memory.
 func (d *decoder) makeRoom(r *quotaReport) {
 	more := 0
 	for rest := d.data[d.pos:d.end]; len(rest) > 0 && more < maxReportUsages; {
@@ -115,7 +115,7 @@ func (d *decoder) makeRoom(r *quotaReport) {
 	r.entries = slices.Grow(r.entries, min(more*len(r.entries), maxReportEntries, (d.end-d.pos)/least))
 }
 
-// usage reads one more usage of a report.
+// usage decodes another usage of a report.
 func (d *decoder) usage(r *quotaReport) bool {
 	outer, ok := d.enter()
 	if !ok {
@@ -159,8 +159,8 @@ func (d *decoder) usage(r *quotaReport) bool {
 	return true
 }
 
-// bucketID adds the entries of a bucket id to a report. The entries of this bucket begin at index first. It sets
-// tooLong for an id over a bound.
+// bucketID adds the entries of a bucket id to a report. The entries of this bucket start at index first. It sets
+// tooLong for an id that exceeds a bound.
 func (d *decoder) bucketID(r *quotaReport, first int) bool {
 	outer, ok := d.enter()
 	if !ok {
@@ -195,7 +195,7 @@ func (d *decoder) bucketID(r *quotaReport, first int) bool {
 	return true
 }
 
-// sortEntries sorts the entries of a map by key. Of a key that is given more than once, the last one stays.
+// sortEntries sorts the entries of a map by key, and keeps only the last one of each key.
 func sortEntries(all []descriptor.Entry) []descriptor.Entry {
 	slices.SortStableFunc(all, func(a, b descriptor.Entry) int { return strings.Compare(a.Key, b.Key) })
 	kept := all[:0]
@@ -209,7 +209,7 @@ func sortEntries(all []descriptor.Entry) []descriptor.Entry {
 
 // duration returns 0 if w is negative or not valid.
 func (w wireDuration) duration() time.Duration {
-	const most = 315_576_000_000 // seconds: what google.protobuf.Duration allows
+	const most = 315_576_000_000 // seconds; the maximum of google.protobuf.Duration
 	if w.seconds < 0 || w.nanos < 0 || w.seconds > most || w.nanos >= 1e9 {
 		return 0
 	}

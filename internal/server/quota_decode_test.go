@@ -38,7 +38,7 @@ func bucket(pairs ...string) *bucketUsage {
 	return &bucketUsage{BucketId: &quotav3.BucketId{Bucket: id}, TimeElapsed: &durationpb.Duration{Seconds: 5}, NumRequestsAllowed: 3, NumRequestsDenied: 4}
 }
 
-// checkReport compares what is read with what the generated code reads. An error is allowed only where that has one.
+// checkReport compares decodeReport with the generated code. An error is allowed only where the generated code has one.
 func checkReport(t *testing.T, data []byte) {
 	t.Helper()
 	var want usageReports
@@ -221,7 +221,7 @@ func TestEncodeActions(t *testing.T) {
 		{ID: id, Assignment: quota.Assignment{Kind: quota.Tokens, TTL: 20 * time.Second, MaxTokens: 1, Fill: 1, Interval: time.Second}},
 		{Assignment: quota.Assignment{Kind: quota.Tokens, TTL: 20 * time.Second, MaxTokens: 1<<32 - 1, Fill: 1<<32 - 1, Interval: 1000 * time.Second}},
 	} {
-		all = append(all, a, assigner.Action{ID: id}) // what assigns nothing is left out
+		all = append(all, a, assigner.Action{ID: id}) // an empty assignment is left out
 		want.BucketAction = append(want.BucketAction, wantAction(a))
 	}
 	b, n, rest := encodeActions(all)

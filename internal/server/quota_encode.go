@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// What a client that does not read costs: one message.
+	// Bounds of one message: a client that does not read costs this much.
 	maxAnswerActions = 500
 	maxAnswerBytes   = 32 << 10 // one action may be longer
 )
@@ -22,8 +22,8 @@ const (
 	blanketDenyAll  = 1
 )
 
-// encodeActions returns the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns
-// the others. An empty assignment is left out: if Envoy received one, it would not renew the assignment that it holds.
+// encodeActions encodes the first actions as an envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse, and returns
+// the others. An empty assignment is left out: if Envoy received one, it would not renew its present assignment.
 func encodeActions(all []assigner.Action) (b []byte, sent int, rest []assigner.Action) {
 	for i := range all {
 		if sent == maxAnswerActions || len(b) >= maxAnswerBytes {
@@ -80,7 +80,7 @@ func appendAssignment(b []byte, a *quota.Assignment) []byte {
 	b = appendMessage(b, 3, sizeStrategy(a))
 	switch a.Kind {
 	case quota.AllowAll:
-		// one of several fields: its default is not left out
+		// a oneof field: its default must be encoded
 		return append(b, 1<<3|byte(protowire.VarintType), blanketAllowAll)
 	case quota.DenyAll:
 		return append(b, 1<<3|byte(protowire.VarintType), blanketDenyAll)

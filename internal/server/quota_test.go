@@ -35,7 +35,7 @@ const quotaPath = quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethod
 // shares answers each usage of a stream with an assignment of as many tokens as were allowed.
 type shares struct {
 	report func(domain string, all []assigner.Usage) // called first; may be nil
-	repeat int                                       // so many actions for each usage; 0: one
+	repeat int                                       // actions for each usage; 0 means one
 
 	mu      sync.Mutex
 	streams map[*share]bool
@@ -329,7 +329,7 @@ func TestLargeReport(t *testing.T) {
 	}
 }
 
-// What a stream has sent long ago does not count as held for its connection.
+// Messages that a stream has sent do not count towards the memory of its connection any longer.
 func TestQuotaStreamMaySendForever(t *testing.T) {
 	q := &shares{}
 	r := start(t, Options{Quota: q, Connections: Connections{MaxBytes: 1 << 20}})
@@ -560,7 +560,7 @@ func TestPanicOfAQuotaStream(t *testing.T) {
 	checkMetrics(t, registry, map[string]float64{`ratelimitd_panics_total`: 1})
 }
 
-// The client that cancels its stream, and the one whose connection is cut, are gone at once.
+// When a client cancels its stream or its connection is cut, it is gone immediately.
 func TestQuotaClientThatLeaves(t *testing.T) {
 	q := &shares{}
 	r := start(t, Options{Quota: q})

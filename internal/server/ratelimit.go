@@ -7,13 +7,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// Decider decides requests. Its errors wrap a limiter.InvalidError, or a context error when the caller's time is over;
-// any other error means that no decision could be made. The request is reused after the decision. A string of it keeps
-// the whole message in memory: clone a string that is kept.
+// Decider decides requests. Its errors wrap a limiter.InvalidError, or a context error if the client no longer waits;
+// after any other error there is no decision. The request is reused after the decision. Its strings keep the whole
+// message in memory, so clone a string that is kept.
 type Decider = limiter.Decider
 
-// describeRateLimit adds envoy.service.ratelimit.v3.RateLimitService, whose method works on plain structs. The
-// description keeps name and file descriptor, so that reflection shows the same service.
+// describeRateLimit adds envoy.service.ratelimit.v3.RateLimitService, whose method uses plain structs. Name and file
+// descriptor are the original ones, so reflection shows the same service.
 func describeRateLimit(to *transport.Services, d *deciding) *method {
 	m := newMethod(d, ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName)
 	describeMethods(to, ratelimitv3.RateLimitService_ServiceDesc.ServiceName,

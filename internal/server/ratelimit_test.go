@@ -65,7 +65,7 @@ func TestShouldRateLimitCarriesEveryField(t *testing.T) {
 	}
 }
 
-// A caller that is not Envoy finds the delay in the metadata of the answer, or in the header of the answer over HTTP.
+// Clients other than Envoy find the delay in the metadata of the answer, or in the header of the answer over HTTP.
 func TestTheDelayIsInTheMetadataOfTheAnswer(t *testing.T) {
 	delay := time.Duration(0)
 	r := start(t, Options{Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
@@ -126,7 +126,7 @@ func TestDeadlineReachesTheDecider(t *testing.T) {
 	}
 }
 
-// rawBytes is a codec that sends what it is given.
+// rawBytes is a codec that sends bytes unchanged.
 type rawBytes struct{}
 
 func (rawBytes) Marshal(v any) ([]byte, error) { return *v.(*[]byte), nil }

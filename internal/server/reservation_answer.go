@@ -31,7 +31,7 @@ func (s *reservations) appendCommitted(c *rateLimitCall, b []byte) ([]byte, erro
 	return appendStatuses(b, 2, &c.decision), nil
 }
 
-// appendResult appends what became of a reservation.
+// appendResult appends the result of a step of a reservation.
 func appendResult(c *rateLimitCall, b []byte) ([]byte, error) {
 	result := resultDone
 	if !c.decision.ReservationKnown() {
@@ -63,7 +63,7 @@ func appendStatuses(b []byte, num protowire.Number, d *limiter.Decision) []byte 
 	return b
 }
 
-// appendOwnStatus appends the fields that ratelimitd.v1.DescriptorStatus and DecideStatus have.
+// appendOwnStatus appends the common fields of ratelimitd.v1.DescriptorStatus and DecideStatus.
 func appendOwnStatus(b []byte, s *limiter.Status) []byte {
 	b = appendUint(b, 1, uint64(s.Code))
 	if s.Rule != nil {
@@ -80,7 +80,7 @@ func appendOwnStatus(b []byte, s *limiter.Status) []byte {
 	return b
 }
 
-// degraded is the field of a status that on_error made.
+// degraded encodes whether on_error decided the status.
 func degraded(s *limiter.Status) uint64 {
 	return protowire.EncodeBool(s.Degraded != descriptor.OnErrorDefault)
 }
@@ -92,7 +92,7 @@ func appendDuration(b []byte, num protowire.Number, d time.Duration) []byte {
 	return appendUint(appendUint(b, 1, seconds), 2, nanos)
 }
 
-// appendInstant appends a google.protobuf.Timestamp; the zero time is left out.
+// appendInstant appends a google.protobuf.Timestamp, or nothing for the zero time.
 func appendInstant(b []byte, num protowire.Number, t time.Time) []byte {
 	if t.IsZero() {
 		return b

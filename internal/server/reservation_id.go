@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/reservation"
 )
 
-// checkIDSize rejects a request whose id would be too long to be accepted later.
+// checkIDSize rejects a request whose reservation id would be too long to be accepted later.
 func checkIDSize(req *limiter.Request) error {
 	size := sizeString(req.Domain)
 	for i := range req.Descriptors {
@@ -31,7 +31,7 @@ func sizeEntries(d *limiter.Descriptor) (size int) {
 	return size
 }
 
-// id reads an id, which can be longer than other texts.
+// id decodes an id, which can be longer than other texts.
 func (d *decoder) id() (string, bool) {
 	end, ok := d.length()
 	if !ok || end-d.pos > reservation.MaxSize {
@@ -42,7 +42,7 @@ func (d *decoder) id() (string, bool) {
 	return id, true
 }
 
-// open makes the request that an id is about: its domain, and its descriptors with what is reserved.
+// open restores the request from an id: its domain, and its descriptors with their reserved hits.
 func (s *reservations) open(c *rateLimitCall, id string, op limiter.ReservationOp) error {
 	h := c.begin(op)
 	n, bytes, err := s.ids.Open(id)
@@ -65,7 +65,7 @@ func invalidID(err error) error {
 	return err
 }
 
-// readID reads a message of an id, and of a time that it may have.
+// readID decodes a message with an id and an optional time.
 func (s *reservations) readID(data []byte, text, message string) (id string, ttl time.Duration, err error) {
 	d := decoder{data: data, text: text, end: len(data), bounds: s.bounds}
 	for d.pos < d.end {
@@ -88,8 +88,8 @@ func (s *reservations) readID(data []byte, text, message string) (id string, ttl
 	return id, ttl, nil
 }
 
-// newID returns the id of the reservation that a call has made. It contains a ReserveRequest: what is needed to find
-// its counters again, and what was reserved.
+// newID returns the id of a call's reservation. It contains a ReserveRequest: the domain and descriptors to find its
+// counters again, and the reserved hits.
 func newID(ids *reservation.Signer, c *rateLimitCall) (string, error) {
 	req, d := &c.request, &c.decision
 	var room [256]byte

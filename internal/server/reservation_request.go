@@ -9,14 +9,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// maxTTL is the longest lifetime that is read. Rules cut it further.
+// maxTTL is the longest lifetime that is accepted. Rules limit it further.
 const maxTTL = 10 * 365 * 24 * time.Hour
 
 func malformed(message string) error {
 	return &limiter.InvalidError{Message: "malformed " + message}
 }
 
-// reserve reads a ratelimitd.v1.ReserveRequest, or the part of an id that is one.
+// reserve decodes a ratelimitd.v1.ReserveRequest, from a message or from an id.
 func (d *decoder) reserve(req *limiter.Request, h *limiter.Reservation) error {
 	d.end = len(d.data)
 	ok, err := d.amounted(req, func(num protowire.Number, typ protowire.Type) (ok bool) {
@@ -36,12 +36,12 @@ func (d *decoder) reserve(req *limiter.Request, h *limiter.Reservation) error {
 	return err
 }
 
-// amounted reads the fields that ratelimitd.v1.ReserveRequest and DecideRequest have in common, and calls other for the
-// rest. It returns false for what is malformed.
+// amounted decodes the common fields of ratelimitd.v1.ReserveRequest and DecideRequest, and calls other for the rest.
+// It returns false if they are malformed.
 func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number,
 	protowire.Type) bool) (ok bool, err error) {
 	req.Domain, req.Hits, req.Purpose, req.Descriptors = "", 0, limiter.Count, req.Descriptors[:0]
-	whole := limiter.Descriptor{Hits: 1} // the amount of descriptors without their own
+	whole := limiter.Descriptor{Hits: 1} // amount for descriptors without one
 	for d.pos < d.end {
 		num, typ, ok := d.tag()
 		if !ok {
@@ -78,7 +78,7 @@ func (d *decoder) amounted(req *limiter.Request, other func(protowire.Number,
 	return true, nil
 }
 
-// ownDescriptor reads a ratelimitd.v1.Descriptor.
+// ownDescriptor decodes a ratelimitd.v1.Descriptor.
 func (d *decoder) ownDescriptor(to *limiter.Descriptor, index int) (ok bool, err error) {
 	outer, ok := d.enter()
 	if !ok {
@@ -115,7 +115,7 @@ func (d *decoder) ownDescriptor(to *limiter.Descriptor, index int) (ok bool, err
 	return true, nil
 }
 
-// amount reads a ratelimitd.v1.Amount into the hits and amounts of a descriptor.
+// amount decodes a ratelimitd.v1.Amount into the hits and amounts of a descriptor.
 func (d *decoder) amount(to *limiter.Descriptor, field string) (ok bool, err error) {
 	outer, ok := d.enter()
 	if !ok {
@@ -151,7 +151,7 @@ func (d *decoder) amount(to *limiter.Descriptor, field string) (ok bool, err err
 	return true, nil
 }
 
-// addAmount adds an entry of a map: the last one of a kind counts.
+// addAmount adds an entry of a map. The last one of each name counts.
 func addAmount(all []descriptor.Amount, a descriptor.Amount) []descriptor.Amount {
 	for i := range all {
 		if all[i].Name == a.Name {
@@ -162,7 +162,7 @@ func addAmount(all []descriptor.Amount, a descriptor.Amount) []descriptor.Amount
 	return append(all, a)
 }
 
-// units reads an entry of Amount.units.
+// units decodes an entry of Amount.units.
 func (d *decoder) units() (a descriptor.Amount, ok bool) {
 	ok = d.fields(func(num protowire.Number, typ protowire.Type) (ok bool) {
 		switch {
@@ -178,8 +178,8 @@ func (d *decoder) units() (a descriptor.Amount, ok bool) {
 	return a, ok
 }
 
-// duration reads a google.protobuf.Duration. One that is longer than maxTTL is cut. before is what an earlier field of
-// the same number said: messages given twice are merged.
+// duration decodes a google.protobuf.Duration, cut to maxTTL. before is the value of an earlier field of the same
+// number: repeated messages are merged.
 func (d *decoder) duration(before time.Duration) (time.Duration, bool) {
 	all := wireDuration{int64(before / time.Second), int32(before % time.Second)}
 	if !d.wireDuration(&all) {

@@ -19,8 +19,8 @@ const (
 	resultUnknown = 2
 )
 
-// reservations is ratelimitd.v1.ReservationService. It reads and writes its messages without the generated code, as
-// ShouldRateLimit does.
+// reservations is ratelimitd.v1.ReservationService. Like ShouldRateLimit, it decodes and encodes its messages without
+// generated code.
 type reservations struct {
 	ids    *reservation.Signer
 	bounds Requests
@@ -44,7 +44,7 @@ func describeReservations(to *transport.Services, d *deciding, ids *reservation.
 	return methods
 }
 
-// begin makes a call a step of a reservation.
+// begin turns a call into a step of a reservation.
 func (c *rateLimitCall) begin(op limiter.ReservationOp) *limiter.Reservation {
 	c.reservation = limiter.Reservation{Op: op}
 	c.request.Reservation = &c.reservation
@@ -63,7 +63,7 @@ func (s *reservations) readReserve(c *rateLimitCall, data []byte, text string) e
 	return checkIDSize(&c.request)
 }
 
-// beginReserve makes a call a reservation. Without a key for its id, nothing is reserved.
+// beginReserve turns a call into a reservation. Without a key for its id, nothing is reserved.
 func (s *reservations) beginReserve(c *rateLimitCall) *limiter.Reservation {
 	h := c.begin(limiter.Reserve)
 	h.ID = limiter.ReservationID(reservation.NewNonce())
@@ -114,8 +114,8 @@ func (s *reservations) readCommit(c *rateLimitCall, data []byte, text string) er
 	return c.use(actual)
 }
 
-// use replaces what is reserved by what was used: one amount for all descriptors, or one for each. Without any it
-// stays.
+// use replaces the reserved hits by the used ones: one amount for all descriptors, or one for each. Without amounts,
+// the reserved hits count.
 func (c *rateLimitCall) use(actual []limiter.Descriptor) error {
 	all := c.request.Descriptors
 	if n := len(actual); n > 1 && n != len(all) {

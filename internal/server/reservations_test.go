@@ -103,7 +103,7 @@ const (
 	codeOver = ratelimitdv1.Code_CODE_OVER_LIMIT
 )
 
-// What the program says of its services by reflection is what the generated code for clients says.
+// The services' descriptions for reflection equal those of the generated code for clients.
 func TestDescriptionOfOwnServices(t *testing.T) {
 	var set descriptorpb.FileDescriptorSet
 	if err := proto.Unmarshal(ownFiles, &set); err != nil || len(set.GetFile()) != 2 {
@@ -144,9 +144,9 @@ func TestReserveAndCommit(t *testing.T) {
 	r.commit(final, resultUnknown, 780, 2)
 
 	again := r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Amount: hitsOf(100), Descriptors: []*ratelimitdv1.Descriptor{descriptorOf("tokens", nil)}})
-	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId()}, resultDone, 680) // what was reserved
+	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId()}, resultDone, 680) // charges the reserved hits
 	again = r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Amount: hitsOf(100), Descriptors: []*ratelimitdv1.Descriptor{descriptorOf("tokens", nil), descriptorOf("tokens", hitsOf(50))}})
-	// of each
+	// charges 10 for each
 	r.commit(&ratelimitdv1.CommitRequest{Id: again.GetId(), Actual: []*ratelimitdv1.Amount{hitsOf(10)}}, resultDone, 660, 660)
 }
 
@@ -193,7 +193,7 @@ func TestSmallerReservations(t *testing.T) {
 	}
 }
 
-// Plain requests find what is reserved in use.
+// Reserved hits count as used for plain requests.
 func TestPlainRequestsRespectReservations(t *testing.T) {
 	l := modelLimits(t)
 	r := newReserving(t, Options{Decider: l})
@@ -264,7 +264,7 @@ func TestIDsOfOtherProcesses(t *testing.T) {
 	}
 }
 
-// Without a key, what needs no id is answered as always, and nothing is reserved.
+// Without a key, requests that need no id are answered as usual, and nothing is reserved.
 func TestWithoutTheKeyOfIDs(t *testing.T) {
 	l := modelLimits(t)
 	opts := Options{Decider: l, Reservations: reservation.NewSigner()}
@@ -303,7 +303,7 @@ func TestTooLongForAnID(t *testing.T) {
 	r.reserve(codeOK, &ratelimitdv1.ReserveRequest{Amount: hitsOf(900), Descriptors: []*ratelimitdv1.Descriptor{descriptorOf("tokens", nil)}})
 }
 
-// A store that does not answer: on_error decides, and there is no id, because nothing is reserved.
+// If the store does not answer, on_error decides, and there is no id, because nothing is reserved.
 func TestNoIDWithoutTheStore(t *testing.T) {
 	r := newReserving(t, Options{Decider: decider(func(_ context.Context, _ time.Time, _ *limiter.Request, d *limiter.Decision) error {
 		*d = limiter.Decision{Code: limiter.OK, Statuses: []limiter.Status{{Code: limiter.OK, Degraded: descriptor.OnErrorAllow}}}
@@ -408,7 +408,7 @@ func TestKuadrant(t *testing.T) {
 	}
 	left("tokens", 900)
 
-	// An amount of 0 is a check; the commit then has no id, and charges what was used.
+	// An amount of 0 is a check; the commit then has no id, and charges the used hits.
 	if got := call("Reserve", kuadrantRequest("plain")); got[2] != nil {
 		t.Errorf("reserve nothing: %v", got)
 	}
@@ -432,7 +432,7 @@ func TestKuadrant(t *testing.T) {
 	}
 }
 
-// FuzzReserve compares what is read with what the generated code reads.
+// FuzzReserve compares decoding with the generated code.
 func FuzzReserve(f *testing.F) {
 	for _, req := range []*ratelimitdv1.ReserveRequest{
 		{},
@@ -488,7 +488,7 @@ func FuzzReserve(f *testing.F) {
 	})
 }
 
-// A caller that speaks JSON reserves and commits as Envoy does, by an id that it chooses.
+// A JSON client reserves and commits as Envoy does, by an id that it chooses.
 func TestReservationsOverJSON(t *testing.T) {
 	r := start(t, Options{Decider: modelLimits(t)})
 	for _, c := range []struct {

@@ -17,16 +17,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// Server answers callers over gRPC and HTTP.
+// Server answers clients over gRPC and HTTP.
 type Server struct {
-	// Where it listens, with the ports that the system chose for port 0.
+	// Addresses of the listeners, with the ports that the system chose for port 0.
 	GRPCAddr, HTTPAddr net.Addr
 
 	listeners listeners
 	services  *transport.Services
 	transport *transport.Server
 	http      *http.Server
-	quota     *quotaService // nil: there is none
+	quota     *quotaService // nil if the quota service is disabled
 
 	shared    *endpoint.Shared
 	readiness *readiness
@@ -36,15 +36,15 @@ type Server struct {
 	ending
 }
 
-// ending is how a server stops.
+// ending is the state of a server's stop.
 type ending struct {
 	drainDelay time.Duration
-	stopping   context.Context // done when calls are rejected; a stream that never ends on its own ends with it
+	stopping   context.Context // done when calls are rejected; ends streams that would not end otherwise
 	stop       context.CancelFunc
 }
 
-// New opens the listeners. Nothing is answered before Run, and health is red until SetServing says otherwise. A Server
-// that is never run must be closed.
+// New opens the listeners. Requests are answered after Run has started, and health is red until SetServing. A Server
+// that never runs must be closed.
 func New(opts Options) (*Server, error) {
 	opts.setDefaults()
 	if opts.Decider == nil {
@@ -102,7 +102,7 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// observed is the decider wrapped with the enabled observers.
+// observed returns the decider with its enabled observers.
 func observed(opts *Options) Decider {
 	if opts.Tracer == nil {
 		return opts.Decider
@@ -110,16 +110,16 @@ func observed(opts *Options) Decider {
 	return &traced{Decider: opts.Decider, tracer: opts.Tracer}
 }
 
-// Answered is how many calls of callers' methods have been answered over gRPC.
+// Answered returns the number of answered calls over gRPC.
 func (s *Server) Answered() uint64 { return s.metrics.grpc.total() }
 
-// SetServing sets whether this server wants requests. It drives gRPC health, /healthcheck and /readyz. Once Run is
-// stopping, health stays red.
+// SetServing sets whether this server wants requests, for gRPC health, /healthcheck and /readyz. Once Run is stopping,
+// health stays red.
 func (s *Server) SetServing(serving bool) { s.readiness.set(serving) }
 
-// SetMissing marks something as missing or restored. what is the text that /healthcheck shows, such as "no answer from
-// Redis". While anything is missing, health is red whatever SetServing said, but requests are still answered. It may be
-// called at any time.
+// SetMissing marks a condition, such as "no answer from Redis", as missing or restored. /healthcheck shows the text.
+// While a condition is missing, health is red in spite of SetServing, but requests are still answered. SetMissing may
+// be called at any time.
 func (s *Server) SetMissing(what string, missing bool) {
 	s.readiness.setMissing(what, missing)
 }
@@ -127,10 +127,10 @@ func (s *Server) SetMissing(what string, missing bool) {
 // Stopping is closed when new calls are rejected, after the drain delay.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping.Done() }
 
-// Run answers callers until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes,
+// Run answers clients until ctx is done or a listener fails. Then it stops: health turns red, the drain delay passes,
 // new calls are rejected while those in flight finish, and calls that have not finished after the stop timeout are cut
-// off. Run returns even if a call does not end. The error is nil after a stop that ctx asked for, even if calls were
-// cut off; that is logged.
+// off. Run returns even if a call does not end. If ctx caused the stop, the error is nil, even if calls were cut off;
+// that is logged.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	drained := make(chan struct{})
@@ -177,12 +177,12 @@ func (s *Server) drain() {
 	_ = g.Wait()
 }
 
-// Services are the names of the gRPC services for callers.
+// Services returns the names of the gRPC services for clients.
 func (s *Server) Services() []string {
 	return slices.Sorted(maps.Keys(s.services.GetServiceInfo()))
 }
 
-// Close frees the listeners of a server that is not run.
+// Close frees the listeners of a server that never runs.
 func (s *Server) Close() {
 	s.stop()
 	s.listeners.close()

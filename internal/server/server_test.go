@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest wait for an expected event.
 const patience = 20 * time.Second
 
 var within = servicetest.Within
@@ -65,9 +65,9 @@ func failWith(err error) decider {
 // running is a server under test.
 type running struct {
 	*Server
-	conn *grpc.ClientConn // to gRPC
+	conn *grpc.ClientConn // gRPC connection
 	stop context.CancelFunc
-	done <-chan error // what Run returned
+	done <-chan error // result of Run
 	log  *servicetest.Log
 }
 

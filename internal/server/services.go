@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/transport"
 )
 
-// newServices returns the services for callers, and the methods that decide: the first one is called most.
+// newServices returns the services for clients, and the methods that decide, starting with the one that is called most.
 func (s *Server) newServices(opts *Options) (*transport.Services, []*method) {
 	all := &transport.Services{}
 	d := &deciding{decider: opts.Decider, answers: &s.metrics.grpc, shared: s.shared, bounds: opts.Requests}

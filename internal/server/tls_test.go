@@ -55,7 +55,7 @@ func startTLSOn(t *testing.T, content map[string][]byte, o tlsfiles.Options, sha
 	return s
 }
 
-// logged waits until the log has a text so many times.
+// logged waits until the log contains a text the given number of times.
 func (s *secured) logged(t *testing.T, text string, times int) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -67,7 +67,7 @@ func (s *secured) logged(t *testing.T, text string, times int) {
 	}
 }
 
-// ask makes one call on a connection of its own and says for which names the server's certificate is.
+// ask makes one call on a new connection and returns the names in the server's certificate.
 func (s *secured) ask(t *testing.T, config *tls.Config) ([]string, error) {
 	t.Helper()
 	conn := dial(t, s.GRPCAddr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
@@ -135,7 +135,7 @@ func TestMutualTLS(t *testing.T) {
 		name  string
 		certs []tls.Certificate
 		ok    bool
-		said  string // in the log; empty: nothing
+		said  string // text in the log; empty if nothing is logged
 	}{
 		{"no certificate", nil, false, ""},
 		{"another CA's", []tls.Certificate{stranger.Issue(t, "envoy.test").TLS(t)}, false, "signed by unknown authority"},
@@ -145,7 +145,7 @@ func TestMutualTLS(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, registry := s, prometheus.NewRegistry()
-			if tt.said != "" { // a log of its own: there is at most one line a second
+			if tt.said != "" { // a separate log: there is at most one line a second
 				s = startTLSOn(t, content, tlsfiles.Options{Clients: []string{"envoy.test"}, Rescan: time.Hour}, endpoint.Options{Metrics: registry})
 			}
 			show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // even one that the server does not ask for
@@ -204,7 +204,7 @@ func TestPlainTextIsNotTakenForTLS(t *testing.T) {
 	}
 }
 
-// recorded is a connection that keeps what a client sends first.
+// recorded is a connection that keeps the first bytes from a client.
 type recorded struct {
 	net.Conn
 	first []byte
@@ -215,7 +215,7 @@ func (r *recorded) Write(p []byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-// Clients that begin handshakes and say nothing more make room for others, even for clients at the same address.
+// Clients that start handshakes and send nothing more make room for others, even for clients at the same address.
 func TestUnfinishedHandshakes(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "ca")
 	pair := ca.Issue(t, "rl.test")

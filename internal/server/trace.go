@@ -21,10 +21,10 @@ import (
 
 // Tracer records spans. It is called concurrently.
 type Tracer interface {
-	// Sampled reports whether to record a request whose caller sent this traceparent, "" if none. It is called for every
+	// Sampled reports whether to record a request with this traceparent, or "" without one. It is called for every
 	// request, so it must be cheap.
 	Sampled(traceparent string) bool
-	// Start begins the span of a sampled request that arrived at start.
+	// Start starts the span of a sampled request that arrived at start.
 	Start(ctx context.Context, traceparent, tracestate, name string, start time.Time) (context.Context, trace.Span)
 }
 
@@ -35,11 +35,11 @@ const (
 	spanOfJSON = "/json" // the span of a gRPC call is named after its method
 )
 
-// traceFields are the header fields in which a caller sends its trace context: all that parentOf asks for.
+// traceFields are the header fields for a client's trace context: all that parentOf reads.
 var traceFields = []string{traceparent, tracestate, "b3", "x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid",
 	"x-b3-sampled", "x-b3-flags"}
 
-// traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the caller's
+// traced records the decisions whose trace is sampled. It does not see requests that cannot be decoded: the client's
 // span contains their code.
 type traced struct {
 	Decider
@@ -47,7 +47,7 @@ type traced struct {
 	tracer Tracer
 }
 
-// record decides a sampled request, and records that.
+// record decides a sampled request, and records the decision.
 func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request, d *limiter.Decision) error {
 	name := spanOfJSON
 	if call, ok := ctx.(*transport.Call); ok {
@@ -65,7 +65,7 @@ func (t *traced) record(ctx context.Context, now time.Time, req *limiter.Request
 	return err
 }
 
-// Start implements Decider. A request that is recorded gets a goroutine.
+// Start implements Decider. A recorded request runs on a goroutine.
 func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req *limiter.Request, d *limiter.Decision,
 	done func(error)) (decided bool, err error) {
 	if parent, _ := parentOf(func(key string) string { return fromCaller(ctx, key) }); !t.tracer.Sampled(parent) {
@@ -75,7 +75,7 @@ func (t *traced) Start(ctx context.Context, now time.Time, b *limiter.Batch, req
 	return false, nil
 }
 
-// fromCaller is the value of a metadata key that the caller sent, "" if there is none.
+// fromCaller returns the value of a metadata key that the client sent, or "" without one.
 func fromCaller(ctx context.Context, key string) string {
 	if call, ok := ctx.(*transport.Call); ok {
 		return call.Header(key)
@@ -87,7 +87,7 @@ func fromCaller(ctx context.Context, key string) string {
 	return values[0]
 }
 
-// withCaller is the request's context with the caller's trace where gRPC requests have it.
+// withCaller returns the request's context with the client's trace, in the same form as for gRPC requests.
 func withCaller(r *http.Request) context.Context {
 	md := metadata.MD{}
 	for _, key := range traceFields {
@@ -109,7 +109,7 @@ func describe(span trace.Span, req *limiter.Request, d *limiter.Decision, err er
 		span.SetAttributes(attribute.String("ratelimitd.code", d.Code.String()))
 		return
 	}
-	if code != codes.InvalidArgument && code != codes.Canceled { // the caller's mistake, or the caller's choice
+	if code != codes.InvalidArgument && code != codes.Canceled { // the client's mistake, or the client's choice
 		span.SetStatus(otelcodes.Error, grpcstatus.Message(err))
 	}
 }

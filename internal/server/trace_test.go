@@ -26,7 +26,7 @@ import (
 type recorder struct {
 	spans    *tracetest.SpanRecorder
 	provider *sdktrace.TracerProvider
-	states   chan string // tracestates of what was sampled
+	states   chan string // tracestates of sampled requests
 }
 
 func newRecorder() *recorder {
@@ -73,7 +73,7 @@ func TestSampledDecisionsAreRecorded(t *testing.T) {
 	})})
 	for _, tt := range []struct {
 		domain string
-		code   codes.Code // what the caller gets
+		code   codes.Code // code that the client gets
 		said   otelcodes.Code
 		about  []attribute.KeyValue
 	}{
@@ -157,7 +157,7 @@ func TestSampledDecisionsAreRecorded(t *testing.T) {
 	}
 }
 
-// What a sampler that says no costs a decision.
+// Measures the cost of a sampler that samples nothing.
 func BenchmarkUnsampled(b *testing.B) {
 	plain := decider(passAll)
 	req := &limiter.Request{Domain: "d"}

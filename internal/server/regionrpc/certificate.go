@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
-// RegionOf returns the region that a certificate is for: it has the URI spiffe://TRUST-DOMAIN/region/NAME, with any
-// trust domain, because the authority that signed it is what is trusted.
+// RegionOf returns the region in a certificate's URI spiffe://TRUST-DOMAIN/region/NAME. Any trust domain will do,
+// because trust depends on the authority that signed the certificate.
 func RegionOf(cert *x509.Certificate) (string, error) {
 	var names []string
 	for _, uri := range cert.URIs {
@@ -47,7 +47,7 @@ func OwnRegion(files *tlsfiles.Files) (string, error) {
 	return RegionOf(certs[0].Leaf)
 }
 
-// toRegion makes connections to one region. Each handshake uses the current files, and ends unless the server's
+// toRegion makes connections to one region. Each handshake uses the current files, and fails unless the server's
 // certificate is of that region.
 type toRegion struct {
 	files  *tlsfiles.Files
@@ -82,5 +82,5 @@ func (t toRegion) Info() credentials.ProtocolInfo { return credentials.NewTLS(ni
 
 func (t toRegion) Clone() credentials.TransportCredentials { return t }
 
-// OverrideServerName does nothing: the certificate names a region.
+// OverrideServerName does nothing: the certificate names a region, not a server.
 func (t toRegion) OverrideServerName(string) error { return nil }

@@ -1,9 +1,9 @@
-// Package regionrpc carries what replicas of two regions say to each other: gRPC with certificates on both sides, on a
-// port of its own.
+// Package regionrpc carries queries between replicas of different regions: gRPC with certificates on both sides, on a
+// separate port.
 //
-// Peers asks other regions, and Server answers them with a store. Each side knows the region of the other one from its
-// certificate (RegionOf), never from a message: a region can only speak for itself. What a peer may send is bounded
-// before it reaches the store. Methods may be called concurrently.
+// Peers asks other regions, and Server answers them with a store. Each side takes the region of the other one from its
+// certificate (RegionOf), never from a message: a region can only speak for itself. Messages are bounded before they
+// reach the store. Methods may be called concurrently.
 //
-// The package does not decide anything: packages regions and region do.
+// The package does not decide anything: package regions does.
 package regionrpc

@@ -8,35 +8,35 @@ import (
 	"syscall"
 )
 
-// door is a listener that gives each region its own places, so that no region takes those of others.
+// door is a listener with separate places for each region, so that regions do not compete for them.
 type door struct {
 	net.Listener
 
-	share int // connections that each region may have
+	share int // largest number of connections of a region
 
 	mu     sync.Mutex
 	inside map[string]int // connections of each region
 }
 
-// visitor is a connection that has come through a door.
+// visitor is a connection accepted by a door.
 type visitor struct {
 	net.Conn
 	door *door
 
-	region string // that it has entered for, under door.mu
-	gone   bool   // under door.mu
+	region string // region that it counts for, guarded by door.mu
+	gone   bool   // guarded by door.mu
 }
 
 // Accept implements net.Listener.
 func (d *door) Accept() (net.Conn, error) {
 	c, err := d.Listener.Accept()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // the transport looks at it
+		return nil, err //nolint:wrapcheck // the transport checks its type
 	}
 	return &visitor{Conn: c, door: d}, nil
 }
 
-// count returns how many connections regions have.
+// count returns the number of connections of regions.
 func (d *door) count() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +46,7 @@ func (d *door) count() (n int) {
 	return n
 }
 
-// enter is called when the connection has shown the certificate of a region.
+// enter counts the connection for a region, after its certificate was checked.
 func (v *visitor) enter(region string) error {
 	v.door.mu.Lock()
 	defer v.door.mu.Unlock()
@@ -72,7 +72,7 @@ func (v *visitor) Close() error {
 	}
 	v.gone = true
 	v.door.mu.Unlock()
-	return v.Conn.Close() //nolint:wrapcheck // the transport looks at it
+	return v.Conn.Close() //nolint:wrapcheck // the transport checks its type
 }
 
 // SyscallConn implements syscall.Conn, so that the transport writes without waiting.
@@ -81,5 +81,5 @@ func (v *visitor) SyscallConn() (syscall.RawConn, error) {
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
-	return c.SyscallConn() //nolint:wrapcheck // the transport looks at it
+	return c.SyscallConn() //nolint:wrapcheck // the transport checks its type
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// strangers opens connections from an address, which show no certificate until the test ends. Every other one begins a
+// strangers opens connections from an address, which show no certificate until the test ends. Every other one starts a
 // handshake.
 func strangers(t *testing.T, from, at string, n int) {
 	t.Helper()

@@ -9,10 +9,10 @@ import (
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"
 )
 
-// Bounds of a query, besides regions.MaxTakes. They are above what a replica asks.
+// Bounds of a query, in addition to regions.MaxTakes. They are above the queries of a replica.
 const (
-	maxEntries = 1024      // of a descriptor
-	maxText    = 256 << 10 // bytes of a domain, and of all keys and values
+	maxEntries = 1024      // entries of a descriptor
+	maxText    = 256 << 10 // bytes of a domain and all keys and values
 )
 
 func encodeQuery(q *regions.Query) *regionv1.Query {
@@ -37,7 +37,7 @@ func encodeQuery(q *regions.Query) *regionv1.Query {
 	return m
 }
 
-// tooLarge reports whether a query has more than a server accepts.
+// tooLarge reports whether a query exceeds the bounds of a server.
 func tooLarge(q *regions.Query) bool {
 	if len(q.Takes) == 0 || len(q.Takes) > regions.MaxTakes || len(q.Descriptors) > regions.MaxTakes {
 		return true
@@ -57,8 +57,8 @@ func tooLarge(q *regions.Query) bool {
 	return size > maxText
 }
 
-// decodeQuery reads a query. It returns false if the query is too large, or cannot be understood: a newer version may
-// ask other things.
+// decodeQuery decodes a query. It returns false if the query is too large, or not valid: a newer version may ask
+// differently.
 func decodeQuery(m *regionv1.Query) (*regions.Query, bool) {
 	if len(m.GetTakes()) > regions.MaxTakes || len(m.GetDescriptors()) > regions.MaxTakes {
 		return nil, false
@@ -143,7 +143,7 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 		l := o.GetLimit()
 		if l == nil || l.GetAlgorithm() > uint32(descriptor.SharedWindow) || l.GetUnit() > uint32(descriptor.Millisecond) ||
 			l.GetRequests() > descriptor.MaxRequests || l.GetBurst() > descriptor.MaxRequests {
-			continue // a newer version: the caller's numbers are shown
+			continue // a newer version: the asking region's numbers are shown
 		}
 		a.Limits[i] = &descriptor.Limit{
 			Requests: l.GetRequests(), Burst: l.GetBurst(), Algorithm: descriptor.Algorithm(l.GetAlgorithm()),
@@ -153,7 +153,7 @@ func decodeAnswer(m *regionv1.Answer) *regions.Answer {
 	return a
 }
 
-// knownRejection returns a rejection that callers, operators and the log may see: not any text that a region sends.
+// knownRejection returns a rejection that clients, operators and the log may see. Any other text becomes Invalid.
 func knownRejection(r regions.Rejection) regions.Rejection {
 	switch r {
 	case regions.NotRejected, regions.NoRule, regions.Unavailable:
@@ -163,7 +163,7 @@ func knownRejection(r regions.Rejection) regions.Rejection {
 	}
 }
 
-// count and span bound numbers that another region says: sums of them must not overflow.
+// count and span limit numbers from another region, so that sums of them do not overflow.
 func count(n int64) int64 { return min(max(n, 0), backend.MaxCount) }
 
 func span(n int64) time.Duration {

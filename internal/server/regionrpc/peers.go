@@ -26,16 +26,16 @@ import (
 )
 
 const (
-	// clientPing is after how long without a sign of life a connection is tested. A cut connection is noticed after this
-	// and clientPingTimeout.
+	// clientPing is the silence after which a connection is tested. A cut connection is noticed after this time plus
+	// clientPingTimeout.
 	clientPing, clientPingTimeout = 10 * time.Second, 3 * time.Second
 
-	// A message of so many bytes is full: other queries are sent in another call. The largest query fits into the rest of
-	// what a server accepts.
+	// fullMessage is the size at which a message is full: more queries are sent in another call. The rest of a server's
+	// limit has room for the largest query.
 	fullMessage = maxMessage / 2
 )
 
-// reconnects says when a connection that failed is tried again: soon, because requests wait.
+// reconnects configures retries of failed connections: soon, because requests wait.
 var reconnects = grpc.ConnectParams{
 	Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 		MaxDelay: 3 * time.Second},
@@ -47,9 +47,9 @@ const spread = `{"loadBalancingConfig":[{"round_robin":{}}]}`
 
 // Options are the settings of Peers. Addresses and TLS are required.
 type Options struct {
-	Addresses map[string]string // of the other regions, by name: host:port, or what gRPC accepts, such as dns:///host:port
-	TLS       *tlsfiles.Files   // made with OnlyCA and SkipName: names of machines do not matter, regions do
-	Metrics   metric.Registry   // nil: counted, but not registered
+	Addresses map[string]string // address of each other region: host:port, or another gRPC target such as dns:///host:port
+	TLS       *tlsfiles.Files   // created with OnlyCA and SkipName: certificates name regions, not machines
+	Metrics   metric.Registry   // nil does not register the metrics
 	Log       *slog.Logger      // default slog.Default()
 }
 
@@ -77,14 +77,14 @@ type peerRegion struct {
 	lines map[*line]bool
 }
 
-// bounds of the durations of calls: of regions side by side, and on two continents.
+// bounds of call durations, from neighbouring regions to different continents.
 var bounds = []time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond,
 	50 * time.Millisecond, 100 * time.Millisecond,
 	200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second,
 }
 
-// NewPeers prepares connections. The first call to a region makes its connection.
+// NewPeers prepares connections. The first call to a region opens its connection.
 func NewPeers(o Options) (*Peers, error) {
 	p := &Peers{log: o.Log, all: make(map[string]*peerRegion, len(o.Addresses))}
 	if p.log == nil {
@@ -136,7 +136,7 @@ func (p *Peers) sorted() []*peerRegion {
 }
 
 func (p *Peers) families() []metric.Family {
-	label := []string{"peer"} // "region" would be taken: targets often have a label of that name
+	label := []string{"peer"} // targets often already have a label "region"
 	return []metric.Family{
 		{Name: "ratelimitd_region_up", Help: "1 if the other region answered the last call.", Labels: label,
 			Levels: func(emit metric.Emit) {
@@ -153,7 +153,7 @@ func (p *Peers) families() []metric.Family {
 	}
 }
 
-// done takes in what became of a call. It logs when a region stops and begins to answer.
+// done records the result of a call. It logs when a region stops or resumes answering.
 func (r *peerRegion) done(ctx context.Context, err error) {
 	if err == nil {
 		r.answered.Store(time.Now().UnixNano())
@@ -179,7 +179,7 @@ func (p *Peers) Ask(
 	if r == nil {
 		return fmt.Errorf("region %q is not among the configured ones", region)
 	}
-	places := make([]int, 0, len(queries)) // of the queries of a call
+	places := make([]int, 0, len(queries)) // indexes of the queries of a call
 	for next := 0; ; {
 		m, size := new(regionv1.AskRequest), 0
 		places = places[:0]
@@ -207,7 +207,7 @@ func (p *Peers) Ask(
 	}
 }
 
-// ask makes one call, and gives up connections on which nothing is heard.
+// ask makes one call, and closes connections that are silent.
 func (r *peerRegion) ask(
 	ctx context.Context, m *regionv1.AskRequest, heard func(regions.State), answered func(int, *regions.Answer),
 ) error {
@@ -245,12 +245,12 @@ func (r *peerRegion) ask(
 	return err
 }
 
-// silence is after how long a connection on which a call has no answer is given up: its replica may have stopped, while
-// others answer.
+// silence is the time after which a connection without an answer to a call is closed: its replica may have stopped,
+// while others answer.
 const silence = time.Second
 
-// hangUp closes the connection of a call that waits for its answer, as soon as nothing else is heard on it. It also
-// closes each connection on which something was sent and nothing was heard since, such as one that is being made.
+// hangUp closes the connection of a call that waits for its answer, as soon as the connection is silent. It also closes
+// each connection without a reply to sent bytes, such as one that is being established.
 func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
 	if waits.Err() != nil {
 		return
@@ -277,11 +277,11 @@ func (r *peerRegion) hangUp(waits context.Context, on *atomic.Pointer[line]) {
 type line struct {
 	net.Conn
 	of      *peerRegion
-	heard   atomic.Int64 // when something was heard, in Unix nanoseconds
-	unheard atomic.Int64 // when something was sent, in Unix nanoseconds, if nothing was heard since; 0: something was
+	heard   atomic.Int64 // when bytes were last received, in Unix nanoseconds
+	unheard atomic.Int64 // when bytes were first sent without a reply since, in Unix nanoseconds; 0 without any
 }
 
-// sent notes the connection on which a call is sent, for the key sent{} of its context.
+// sent stores the connection of a call in its context, under the key sent{}.
 type sent struct{ of *peerRegion }
 
 // HandleRPC implements stats.Handler.

@@ -38,7 +38,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest wait for an expected event.
 const patience = time.Minute
 
 // uri is the alternative name of a region's certificate.
@@ -58,7 +58,7 @@ func filesOf(t *testing.T, ca *tlstest.Authority, names ...string) (*tlsfiles.Fi
 	return f, v
 }
 
-// answers is what a server of a test answers with.
+// answers is the Answerer of a test.
 type answers func(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 
 func (a answers) State() regions.State { return regions.State{Sum: 1 << 60, Rules: 7} }
@@ -309,7 +309,7 @@ func TestSilence(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	p := dial(t, ours, at, nil)
 	for range 2 {
-		go func() { // whose answer comes after the question
+		go func() { // its answer arrives after the question
 			<-arrived
 			_, _ = asked(t, p, ask("b", 1))
 		}()
@@ -322,7 +322,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Who may ask whom. An empty text means that the query is answered. What a server rejects, it says in its log only.
+// Who may ask whom. An empty text means that the query is answered. The server only logs the reason of a rejection.
 func TestCertificates(t *testing.T) {
 	ca, other := tlstest.NewAuthority(t, "regions"), tlstest.NewAuthority(t, "others")
 	for _, c := range []struct {
@@ -368,7 +368,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// raw makes a client that sends what Peers never would.
+// raw returns a client for messages that Peers never sends.
 func raw(t *testing.T, files *tlsfiles.Files, at string) regionv1.RegionServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(toRegion{files, "eu"}))
@@ -468,7 +468,7 @@ func TestBadQueries(t *testing.T) {
 	}
 }
 
-// Texts of another region that are none of ours are neither kept, logged, nor passed on to callers.
+// Unknown texts from another region are not kept, logged, or passed on to clients.
 func TestTextsInAnswers(t *testing.T) {
 	text := strings.Repeat("x", maxMessage/2)
 	if a := decodeAnswer(&regionv1.Answer{Rejected: text, OtherHome: text}); a.Rejected != regions.Invalid || a.Home != "" {
@@ -573,7 +573,7 @@ func TestWorkOfARegion(t *testing.T) {
 	}
 }
 
-// gauges collects what Peers report.
+// gauges collects the metrics of Peers.
 type gauges struct{ all []metric.Family }
 
 func (g *gauges) Register(f ...metric.Family) { g.all = append(g.all, f...) }
@@ -670,7 +670,7 @@ func TestServerNeedsCertificates(t *testing.T) {
 	if _, err := NewServer(ServerOptions{TLS: files}); err == nil || !strings.Contains(err.Error(), "needs a certificate and a key") {
 		t.Error(err)
 	}
-	// A client without a certificate is not even asked what it wants.
+	// A client without a certificate is rejected before its query.
 	theirs, _ := filesOf(t, ca, uri("eu"))
 	at, _ := serve(t, theirs, "127.0.0.1:0", used)
 	conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))

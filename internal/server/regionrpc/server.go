@@ -28,35 +28,34 @@ import (
 	regionv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/region/v1"
 )
 
-// Answerer is what a server answers with.
+// Answerer answers the queries of other regions.
 type Answerer interface {
-	// State is what the region says about itself with every answer.
+	// State describes the region. Every answer carries it.
 	State() regions.State
 
-	// Answer carries out a query of a region. done is called once, perhaps from another goroutine.
+	// Answer carries out a query of a region. done is called once, perhaps on another goroutine.
 	Answer(ctx context.Context, from string, q *regions.Query, done func(*regions.Answer))
 }
 
-// Bounds of what peers may make a server keep. All replicas of the other regions may connect. Each region has equally
-// many places, so that no region takes those of others.
+// Bounds of the memory that peers can make a server use. All replicas of the other regions may connect. Each region has
+// the same number of places, so that regions do not compete for them.
 const (
-	maxConnections = 512 // with a certificate of a region
-	maxCalls       = 100 // at once on a connection
+	maxConnections = 512 // connections with a certificate of a region
+	maxCalls       = 100 // concurrent calls on a connection
 	maxMessage     = 1 << 20
-	maxHeld        = 16 * maxMessage // of a connection
-	maxHeaders     = 8 << 10         // of a call
+	maxHeld        = 16 * maxMessage // memory of a connection
+	maxHeaders     = 8 << 10         // headers of a call
 
-	// maxWork is how many bytes of calls of one region may be without an answer that was sent: decoded they take about ten
-	// times as much.
+	// maxWork bounds the calls of one region whose answers are not sent yet, in bytes. Decoded, they are about ten times
+	// as large.
 	maxWork = 2 * maxMessage
 
 	longestWrite = 10 * time.Second
 
-	// longest is how long a query may wait for the store: the caller gives up a connection on which it hears nothing for a
-	// second.
+	// longest is how long a query may wait for the store: the other side closes a connection that is silent for a second.
 	longest = 500 * time.Millisecond
 
-	// A peer that neither reads nor answers pings is disconnected, with what waits for it.
+	// A peer that neither reads nor answers pings is disconnected, and the data waiting for it is dropped.
 	pingAfter, pingTimeout = 15 * time.Second, 5 * time.Second
 )
 
@@ -64,14 +63,14 @@ const (
 type ServerOptions struct {
 	Listener net.Listener // the server closes it
 	TLS      *tlsfiles.Files
-	Region   string   // of this replica
-	Regions  []string // all, with this one
+	Region   string   // region of this replica
+	Regions  []string // all regions, including this one
 	Store    Answerer
 	Log      *slog.Logger // default slog.Default()
 
-	Shared *endpoint.Shared // what all ports of the process share; nil: defaults
+	Shared *endpoint.Shared // common parts of all ports; nil means defaults
 
-	handshake time.Duration // the most for a connection to show its certificate; default pingTimeout
+	handshake time.Duration // longest time until a connection has shown its certificate; default pingTimeout
 }
 
 // Server answers other regions.
@@ -79,12 +78,12 @@ type Server struct {
 	o         ServerOptions
 	listener  net.Listener
 	door      *door
-	logged    atomic.Int64                   // when a refused connection was last logged, in seconds since 1970
-	work      map[string]*semaphore.Weighted // bytes of calls without a sent answer, by region
+	logged    atomic.Int64                   // when a rejected connection was last logged, in seconds since 1970
+	work      map[string]*semaphore.Weighted // bytes of calls whose answers are not sent yet, by region
 	transport *transport.Server
 }
 
-// NewServer makes a server. Nothing is answered before Run.
+// NewServer returns a server. Queries are answered after Run has started.
 func NewServer(o ServerOptions) (*Server, error) {
 	config, err := o.TLS.Server()
 	if err != nil {
@@ -104,7 +103,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	}
 	budget := o.Shared.Budget
 	s.listener = intake.Listen(s.door, intake.Options{
-		Name: "regions", MaxConnections: 2 * maxConnections, // half of them have shown the certificate of a region
+		// half of the connections may be without a certificate of a region
+		Name: "regions", MaxConnections: 2 * maxConnections,
 		PeerShare: 1, Encrypted: true,
 		Message: longestWrite, Write: longestWrite,
 		Bytes:  intake.NewBytes(maxHeld, budget.Class("regions", budget.Total()/16)),
@@ -147,7 +147,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	return s, nil
 }
 
-// Run answers until ctx ends. Calls in flight are then cut off, and their queries are not sent again: they may have
+// Run answers queries until ctx ends. Calls in flight are then cut off. Their queries are not sent again: they may have
 // been carried out.
 func (s *Server) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, s.transport.Close)
@@ -181,7 +181,7 @@ func (s *Server) regionOf(state *tls.ConnectionState) (string, error) {
 }
 
 // rejects logs why a connection with a certificate of the authority is closed, at most once a minute. The other side
-// only sees that it is.
+// only sees that the connection is closed.
 func (s *Server) rejects(from net.Addr, err error) {
 	now := time.Now().Unix()
 	if last := s.logged.Load(); now-last >= 60 && s.logged.CompareAndSwap(last, now) {
@@ -220,7 +220,7 @@ func (s *Server) ask(stream *transport.Stream) error {
 		Replicas: uint32(s.door.count())}
 	all := &gathering{some: make(chan struct{}, 1)}
 	for i, q := range queries {
-		// A query that cannot be understood does not affect the others: they stand for other callers.
+		// An invalid query does not affect the others: they belong to other requests.
 		if query, ok := decodeQuery(q); ok {
 			s.o.Store.Answer(ctx, from, query, func(a *regions.Answer) { all.add(encodeAnswer(i, a)) })
 		} else {
@@ -235,7 +235,7 @@ func (s *Server) ask(stream *transport.Stream) error {
 			break
 		}
 		if err := send(stream, next); err != nil {
-			for missing > 0 { // what the store still works on is of this call
+			for missing > 0 { // the pending queries belong to this call
 				<-all.some
 				missing -= len(all.take())
 			}
@@ -254,7 +254,7 @@ func send(stream *transport.Stream, m *regionv1.AskResponse) error {
 	return stream.Send(message)
 }
 
-// gathering is the answers of a call that were not sent yet.
+// gathering collects answers of a call that are not sent yet.
 type gathering struct {
 	some chan struct{} // has an element if there are answers
 

@@ -11,21 +11,22 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// SharedKey is a key that all replicas of a Redis find there. The first one makes it.
+// SharedKey is a key that all replicas of a Redis find there. The first one creates it.
 type SharedKey struct {
 	Client goredis.UniversalClient
-	Key    string // of Redis
+	Key    string // key in Redis
 	Signer *Signer
 	Log    *slog.Logger
 
-	// Needed reports whether ids are needed. It is asked once a second until it returns true. Before, Redis is asked only
-	// if somebody wants to sign or open an id.
+	// Needed reports whether ids are needed. It is called once a second until it returns true. Before that, Redis is asked
+	// only if a call signs or opens an id.
 	Needed func() bool
 }
 
 const (
-	askAgain   = time.Second // while Redis does not answer
-	lookAgain  = time.Minute // a Redis that has lost the key gets it again, and a replica that has another one learns it
+	askAgain = time.Second // interval while Redis does not answer
+	// interval in which a Redis that has lost the key gets it back, and a replica with another key notices
+	lookAgain  = time.Minute
 	answerTime = time.Second
 )
 
@@ -51,7 +52,7 @@ func (s *SharedKey) Run(ctx context.Context) error {
 		default:
 			next = askAgain
 			_, short := errors.AsType[*shortKeyError](err)
-			// that Redis does not answer is logged elsewhere
+			// other code logs that Redis does not answer
 			if answer := goredis.Error(nil); (short || errors.As(err, &answer)) && logged != err.Error() {
 				logged = err.Error()
 				s.Log.Warn("this replica shares no key for the IDs of reservations; docs/reference/redis-keys.md has the rights "+
@@ -66,9 +67,9 @@ func (s *SharedKey) Run(ctx context.Context) error {
 	}
 }
 
-// shortKeyError reports that somebody has written a text that is shorter than a key.
+// shortKeyError is the error for a text in Redis that is shorter than a key.
 type shortKeyError struct {
-	key  string // of Redis
+	key  string // key in Redis
 	size int
 }
 
@@ -77,7 +78,7 @@ func (e *shortKeyError) Error() string {
 		e.key, e.size, 2*len(Key{}))
 }
 
-// share writes a key unless there is one, and returns the one that is there.
+// share writes a key unless there is one, and returns the stored one.
 func (s *SharedKey) share(ctx context.Context, mine Key) (Key, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -89,11 +90,11 @@ func (s *SharedKey) share(ctx context.Context, mine Key) (Key, error) {
 		return Key{}, fmt.Errorf("read the shared key: %w", err)
 	}
 	var key Key
-	if len(text) < 2*len(key) { // anybody could guess it, and sign ids with it
+	if len(text) < 2*len(key) { // a short text could be guessed, and used to sign ids
 		return Key{}, &shortKeyError{s.Key, len(text)}
 	}
 	if n, err := hex.Decode(key[:], []byte(text)[:2*len(key)]); err != nil || len(text) != 2*n {
-		return KeyFrom(text), nil // somebody wrote it
+		return KeyFrom(text), nil // an operator wrote it
 	}
 	return key, nil
 }

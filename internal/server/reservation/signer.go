@@ -12,10 +12,10 @@ import (
 	"sync/atomic"
 )
 
-// Nonce makes an id unique. It also identifies what is held, in the store.
+// Nonce makes an id unique. It also identifies the reserved hits in the store.
 type Nonce [16]byte
 
-// NewNonce returns a random nonce. Nobody can guess it.
+// NewNonce returns a random nonce that nobody can guess.
 func NewNonce() (n Nonce) {
 	_, _ = rand.Read(n[:]) // it never fails
 	return n
@@ -30,21 +30,21 @@ func NewKey() (k Key) {
 	return k
 }
 
-// KeyFrom makes a key from a secret text of any length.
+// KeyFrom derives a key from a secret text of any length.
 func KeyFrom(secret string) Key {
 	return sha256.Sum256([]byte("ratelimitd reservation ids\x00" + secret))
 }
 
 // Bounds of an id.
 const (
-	MaxSize = 1 << 20 // the longest id that is accepted, in bytes
-	// the most bytes that Sign makes such an id of: base64 writes four letters for three bytes
+	MaxSize = 1 << 20 // longest accepted id, in bytes
+	// most bytes for such an id: base64 encodes three bytes as four letters
 	MaxBytes = MaxSize/4*3 - bytesAt
 )
 
 // Errors of a Signer.
 var (
-	// ErrID is returned for a text that is no id of a reservation, or that was signed with another key.
+	// ErrID is returned for a text that is not the id of a reservation, or that was signed with another key.
 	ErrID = errors.New("not the id of a reservation, or signed with another key: replicas accept each other's ids if " +
 		"RATELIMITD_RESERVATION_KEY is equal, or if they share a Redis")
 	// ErrNoKey is returned while the key is not known yet.
@@ -65,16 +65,16 @@ const (
 // Signer signs ids and checks them.
 type Signer struct {
 	signing atomic.Pointer[signing]
-	asked   atomic.Bool // somebody needed the key before it was known
+	asked   atomic.Bool // a call needed the key before it was known
 }
 
 type signing struct {
 	key      Key
-	hashes   sync.Pool // of *hashing
-	previous *signing  // of the key before this one, whose ids are still accepted; it has no previous one
+	hashes   sync.Pool // holds *hashing
+	previous *signing  // previous key, whose ids are still accepted; it has no previous one itself
 }
 
-// hashing is the working memory of one signature.
+// hashing is the working memory for one signature.
 type hashing struct {
 	mac   hash.Hash
 	sum   [sha256.Size]byte
@@ -84,8 +84,8 @@ type hashing struct {
 // NewSigner returns a signer without a key.
 func NewSigner() *Signer { return new(Signer) }
 
-// SetKey sets the key that signs from now on. Ids of the key before this one are still accepted. It may not be called
-// concurrently with itself.
+// SetKey sets the key for new ids. Ids of the previous key are still accepted. It must not be called concurrently with
+// itself.
 func (s *Signer) SetKey(k Key) {
 	now := s.signing.Load()
 	if now != nil && now.key == k {
@@ -103,7 +103,7 @@ func (s *Signer) SetKey(k Key) {
 // Ready reports whether the signer has a key.
 func (s *Signer) Ready() bool { return s.keyed() != nil }
 
-// keyed returns what signs. Nil: the key is not known yet.
+// keyed returns the current key, or nil while it is unknown.
 func (s *Signer) keyed() *signing {
 	k := s.signing.Load()
 	if k == nil {
@@ -126,13 +126,13 @@ func (s *Signer) Sign(n Nonce, bytes []byte) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(h.bytes), nil
 }
 
-// Open checks an id and returns its nonce and its bytes, as a text.
+// Open checks an id and returns its nonce and its bytes as a string.
 func (s *Signer) Open(id string) (n Nonce, bytes string, err error) {
 	k := s.keyed()
 	if k == nil {
 		return n, "", ErrNoKey
 	}
-	if len(id) > MaxSize || strings.ContainsAny(id, "\r\n") { // which the decoder skips
+	if len(id) > MaxSize || strings.ContainsAny(id, "\r\n") { // the decoder would skip these
 		return n, "", ErrID
 	}
 	if n, bytes, err = k.open(id); err != nil && k.previous != nil {
