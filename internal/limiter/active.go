@@ -92,7 +92,7 @@ func (w *work) untilNoneDenies(s *subject, wait time.Duration) time.Duration {
 	return backend.Never
 }
 
-// deniesAllAt returns for how long an enforced limit of 0 still applies at a time; 0: it does not.
+// deniesAllAt returns for how long an enforced limit of 0 still applies at a time, or 0 if it does not.
 func (c *charge) deniesAllAt(rule *descriptor.Rule, at time.Time) time.Duration {
 	a := rule.ActiveTimes(c.index)
 	if a == nil || c.limit.Capacity() > 0 || c.state&(unenforced|replaced) != 0 || !a.At(at) {

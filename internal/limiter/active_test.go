@@ -28,7 +28,7 @@ func andOneAtNight(r *descriptor.Rule) {
 
 var night = time.Date(2026, 3, 10, 22, 0, 0, 0, time.UTC)
 
-// A limit denies and counts only while it is active. Its counter is its own.
+// A limit denies and counts only while it is active. It has a separate counter.
 func TestActiveLimits(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, perMinute("one", "", 2, atNight), perMinute("two", "", 5, andOneAtNight))

@@ -15,7 +15,7 @@ import (
 
 func daily(l *descriptor.Limit) { l.Window.Unit = descriptor.Day }
 
-// activeAt gives the limits of a rule the times when they apply; nil: always.
+// activeAt gives the limits of a rule the times when they apply; nil means always.
 func activeAt(times ...*descriptor.Active) func(*descriptor.Rule) {
 	return func(r *descriptor.Rule) {
 		r.Schedule = &descriptor.Schedule{Active: times}

@@ -115,7 +115,7 @@ func (w *work) place(t *backend.Take, c *charge, atomic bool) {
 }
 
 // key appends the key of a charge's counter to the keys of the other takes. Numbers that differ from the rule's do not
-// change the key. A block has its own algorithm and so a different counter, which stays empty.
+// change the key. A block has a different algorithm and so a separate counter, which stays empty.
 func (w *work) key(s *subject, c *charge) []byte {
 	keyed, rule, entries := c.limit, s.rule, s.counted
 	switch {
@@ -130,7 +130,7 @@ func (w *work) key(s *subject, c *charge) []byte {
 }
 
 // countsDenied reports whether denied hits count. In a request that is one atomic step, they count only if the rule
-// says so.
+// sets it.
 func countsDenied(l *descriptor.Limit, atomic bool) bool {
 	if atomic && l.CountDenied == descriptor.DeniedDefault {
 		return false

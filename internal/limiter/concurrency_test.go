@@ -50,8 +50,8 @@ func TestPlaces(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 1)
 }
 
-// A reservation takes one place, whatever its amount is, and its end gives that place back, whatever it used. So one
-// rule can bound both the tokens and the requests in flight.
+// A reservation of any amount takes one place, and its end gives that place back, however much it used. So one rule can
+// bound both the tokens and the requests in flight.
 func TestReservationTakesOnePlace(t *testing.T) {
 	both := perMinute("k", "", 1000, reservable)
 	places := inFlight("x", 2).Rule.Limits[0]

@@ -15,8 +15,9 @@ type Counters struct {
 	// not the rule's.
 	Explanation descriptor.Explanation
 	FromRequest bool
-	Blocked     bool              // an override denies every request
-	Override    *override.Numbers // active for all limits of the rule, or for its first one with an override; nil: none
+	Blocked     bool // an override denies every request
+	// active for all limits of the rule, or for its first one with an override; nil without one
+	Override *override.Numbers
 
 	HitCost uint64 // cost of one hit under the rule; 0 without a rule
 
@@ -89,7 +90,7 @@ func (c *Counter) Class() string {
 type QuotaBucket struct {
 	Counters
 
-	Rule   *descriptor.Rule // nil: no rule matches
+	Rule   *descriptor.Rule // nil if no rule matches
 	Domain *descriptor.Domain
 
 	// Enforced lists the counters that limit requests now: those in List that no shadow mode, override or schedule takes

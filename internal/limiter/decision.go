@@ -57,7 +57,7 @@ type ReservationOutcome struct {
 	Expires  time.Time // reserve, extend: by the clock of the store
 }
 
-// Notice is about a limit that has something to say besides the status of its descriptor.
+// Notice is a message about a limit in addition to the status of its descriptor.
 type Notice struct {
 	Kind       NoticeKind
 	Descriptor int

@@ -19,7 +19,7 @@ import (
 func (w *work) enforce() {
 	for i := range w.subjects {
 		s := &w.subjects[i]
-		// a block is enforced, whatever the limit that stands for it is
+		// a block is enforced even if its limit is not
 		if s.rule == nil || !s.rule.Varies() || s.by == byBlock {
 			continue
 		}
@@ -106,8 +106,8 @@ func warns(l *descriptor.Limit, o *backend.Outcome, capacity uint64) bool {
 const maxWarning = 1024
 
 // warning returns the notices for clients as a list in the syntax of structured fields: "daily";used=83,
-// "monthly";exceeded. It is empty if there are none. Exceeded limits come first, then the limits with the largest share
-// in use. shown are the notices for which there is room.
+// "monthly";exceeded. It is empty without notices. Exceeded limits come first, then the limits with the largest share
+// in use. shown are the notices that fit.
 func (w *work) warning(d *Decision) (header string, shown []*Notice) {
 	var all []*Notice
 	for i := range d.Notices {

@@ -375,7 +375,7 @@ func TestEnforcedForVectors(t *testing.T) {
 	}
 }
 
-// A descriptor in quota mode that passes whatever is counted keeps the other quotas from denying the request.
+// A descriptor in quota mode that passes for any count keeps the other quotas from denying the request.
 func TestQuotaWithLimitsThatPass(t *testing.T) {
 	for _, s := range []limiter.Settings{{}, allOrNothing} {
 		f := newFixture(t, s,
@@ -548,7 +548,7 @@ func TestNoWarningInShadowMode(t *testing.T) {
 	}
 }
 
-// A limit that another rule replaces says nothing.
+// A replaced limit sends no notice.
 func TestReplacedLimitSaysNothing(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("now", 9), fixedLimit("day", 0, soft, hourly)}),
 		perMinute("gold", "", 9, func(r *descriptor.Rule) { r.Replaces = []string{"day"} }))

@@ -259,7 +259,7 @@ func TestEventOfASharedCounter(t *testing.T) {
 	w.wantEvents("two descriptors of two hits each", "denial d.k k=a 0/2")
 }
 
-// Plans that share a counter have an event each: the one before says nothing about the limit that denies now.
+// Plans that share a counter each send an event: the event of one plan does not describe the limit of the next.
 func TestEventAfterAChangeOfPlan(t *testing.T) {
 	var plans []descriptor.NodeSpec
 	for i, value := range []string{"free", "pro"} {
@@ -286,7 +286,7 @@ func TestEventOfACachedDenial(t *testing.T) {
 	w.wantEvents("cached, of the same window")
 }
 
-// Local counters belong to this process, and the event says so. A denial without a counter has no event.
+// Local counters belong to this replica, and the event shows it. A denial without a counter has no event.
 func TestEventsWithoutTheStore(t *testing.T) {
 	for how, want := range map[descriptor.OnError][]string{
 		descriptor.OnErrorLocal: {"denial d.k k=a 2/1 local"}, descriptor.OnErrorDeny: nil,

@@ -156,7 +156,7 @@ func TestOnErrorLocalTogether(t *testing.T) {
 	}
 }
 
-// The share of a process has room for one hit, whatever it costs. It is never larger than the limit.
+// The share of a replica has room for one hit of any cost. It is never larger than the limit.
 func TestShareHasRoomForTheCost(t *testing.T) {
 	bucket := func(a descriptor.Algorithm) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = a, 199 }

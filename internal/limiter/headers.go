@@ -11,11 +11,12 @@ import (
 
 // addHeaders adds the client headers that are set for the domain. Headers never show a shadow rule.
 //
-// Warnings are sent whatever the families: the rule asks for them.
+// Warnings are sent with every family: the rule asks for them.
 //
-// If a leaky bucket delays the request, the answer always says so, whatever the families: the delay is part of the
-// answer, and the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault filter to
-// hold it. The client is not told then, because it must not wait a second time. In shadow mode nothing is held.
+// If a leaky bucket delays the request, the answer always has a header about it, with every family: the delay is part
+// of the answer, and the protocol has no field for it. With envoy_delay, a header of the request tells Envoy's fault
+// filter to hold it. The client then gets no such header, because it must not wait a second time. In shadow mode
+// nothing is held.
 func (w *work) addHeaders(d *Decision) {
 	if d.Delay > 0 {
 		ms := strconv.FormatInt(Millis(d.Delay), 10)
@@ -45,7 +46,7 @@ func (w *work) addHeaders(d *Decision) {
 	}
 }
 
-// addDegraded says that on_error has answered.
+// addDegraded adds the header that tells that on_error has answered.
 func (w *work) addDegraded(d *Decision) {
 	for i := range d.Statuses {
 		if how := d.Statuses[i].Degraded; how != descriptor.OnErrorDefault && !w.subjects[i].shadow() {

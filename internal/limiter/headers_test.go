@@ -157,7 +157,7 @@ func TestWindowsOfTheCalendarInHeaders(t *testing.T) {
 	}
 }
 
-// The names of two limits differ in the headers of an answer, and can be sent, whatever the rules call them.
+// The names of two limits differ in the headers of an answer, and can be sent, for all names in rules.
 func TestNamesOfLimitsInHeaders(t *testing.T) {
 	named := func(name string) func(*descriptor.Rule) { return func(r *descriptor.Rule) { r.Name = name } }
 	for _, c := range []struct {

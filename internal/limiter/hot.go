@@ -34,10 +34,10 @@ func hotRulesOf(t *hotkeys.Tracker, tree *descriptor.Tree, shadow bool) *hotRule
 	return hot
 }
 
-// countUses records which counters a decision touched. A use is the number of hits requested from a counter, admitted
-// or not. A use is denied if its own counter denied it, even if that is not enforced (shadow) or another limit decided
-// the request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded. The hits of a
-// denied take are capped (deniedHits), so that one huge request does not outweigh all others.
+// countUses records which counters a decision touched. A use is the number of hits requested from a counter, whether
+// they pass or not. A use is denied if its own counter denied it, even if that is not enforced (shadow) or another
+// limit decided the request. A peek or a refund is not a use. Takes that the backend could not answer are not recorded.
+// The hits of a denied take are capped (deniedHits), so that one huge request does not outweigh all others.
 func (w *work) countUses(*Decision) {
 	for i := range w.request.Takes {
 		t, o := &w.request.Takes[i], &w.request.Outcomes[i]

@@ -11,7 +11,7 @@ import (
 
 // joining is which takes are for several charges. Many takes of one atomic step are found in a hash table.
 type joining struct {
-	table  []int32 // indexes in the request's takes plus one; 0: free
+	table  []int32 // indexes in the request's takes plus one; 0 for a free slot
 	hashed int     // how many takes are in the table
 	seed   maphash.Seed
 

@@ -21,7 +21,7 @@ type Limiter struct {
 	parts     parts
 	snapshot  atomic.Pointer[snapshot]
 	swapping  sync.Mutex    // guards writes to snapshot, replicas and overrides
-	replicas  int           // set by SetReplicas; 0: not called yet
+	replicas  int           // set by SetReplicas; 0 before the first call
 	overrides *override.Set // set by SetOverrides
 	ruling    atomic.Pointer[ruling]
 	works     sync.Pool

@@ -22,8 +22,8 @@ type series struct {
 	Rule   string // the path below the domain
 	below  bool   // the name has a part below the domain; Rule may still be empty: a request's own limit without entries
 
-	// always says which counters are exported even while they are zero: alwaysRule, alwaysPenalties. Bits take less memory
-	// than two booleans, and there may be very many rules.
+	// always tells which counters are exported even while they are zero: alwaysRule, alwaysPenalties. Bits take less
+	// memory than two booleans, and there may be very many rules.
 	always atomic.Uint32
 
 	Total, Over, Near, Within, Shadow, Cached atomic.Uint64 // hits under limits
@@ -70,7 +70,7 @@ type metrics struct {
 	decisions    [3]atomic.Uint64 // indexed by Code
 	shadowed     atomic.Uint64    // decisions that only the global shadow mode let through
 	unknown      atomic.Uint64    // requests whose domain has no rules
-	invalid      atomic.Uint64    // requests that are invalid, whatever the backend answers
+	invalid      atomic.Uint64    // requests that are invalid, independent of the backend's answer
 	failed       failed
 	overridden   atomic.Uint64                // descriptors decided with an operator's override
 	unusable     atomic.Uint64                // overrides that were looked up, and that their rule does not allow any more

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// `on_error` of a rule, a domain or the server says what happens to a descriptor whose counters the store could not
+// `on_error` of a rule, a domain or the server decides what happens to a descriptor whose counters the store could not
 // read: its request passes, is denied, is counted by this replica under its share of the limit, or gets the error.
 
 // fallBack answers the takes that the store could not answer. It returns an error based on cause, the store's error, if

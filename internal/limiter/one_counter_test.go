@@ -117,8 +117,7 @@ func TestRequestsLimitAfterAReservation(t *testing.T) {
 	ask(1, 1, limiter.OK, "k=a")
 }
 
-// A quota bucket has one Key with every bucket that shares a counter, whatever else it is counted by and whatever is
-// active.
+// All quota buckets that share a counter have one Key, independent of their other counters and of active times.
 func TestKeyOfAQuotaBucket(t *testing.T) {
 	plans := twoPlans()
 	hour := fixedLimit("hour", 100, hourly)

@@ -110,9 +110,9 @@ func (w *work) overrideOfRule(rule *descriptor.Rule, who caller) override.Number
 	return n
 }
 
-// overrideOfLimit returns the override of one of several limits: its own, else ofRule, the override of the whole rule.
-// Numbers in ofRule were written when the rule had one limit. Nothing says which of the limits they are for now, so
-// they apply to none.
+// overrideOfLimit returns the override of one of several limits. If the limit has none, it returns ofRule, the override
+// of the whole rule. Numbers in ofRule were written when the rule had one limit. They no longer apply to any limit,
+// because it is unknown which one was meant.
 func (w *work) overrideOfLimit(rule *descriptor.Rule, c *charge, ofRule *override.Numbers,
 	who caller) override.Numbers {
 	one := w.overrideOf(rule, c.limit.Name, who)

@@ -131,7 +131,7 @@ func TestOwnHeadersShowNoShadow(t *testing.T) {
 	f.wants(limiter.OK, of1("a=1"), "L", "0")
 }
 
-// Where counters cannot be read and the rule says deny, nothing is left, and nobody knows until when.
+// If counters cannot be read and on_error is deny, no hits remain, and the time of the reset is unknown.
 func TestOwnHeadersWithoutAStore(t *testing.T) {
 	f := withHeaders(t, &flaky{memory.New(memory.Options{}), all}, limiter.Settings{OnError: descriptor.OnErrorDeny}, everyField(), perMinute("k", "", 2))
 	f.wants(limiter.OverLimit, of1("k=a"), "x-ratelimit-degraded", "deny", "limit", "2", "capacity", "2", "used", "2", "used_percent", "100", "remaining", "0", "window", "60")
@@ -156,7 +156,7 @@ func TestLongNamesInHeaders(t *testing.T) {
 	}
 }
 
-// No field is longer than Longest says.
+// No field is longer than Longest returns.
 func TestLongestFields(t *testing.T) {
 	const most = descriptor.MaxRequests
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, everyField(), perMinute("k", "", most, func(r *descriptor.Rule) {
@@ -215,7 +215,7 @@ func BenchmarkOwnHeaders(b *testing.B) {
 	}
 }
 
-// During a penalty nothing is left, whatever the counter holds.
+// During a penalty no hits remain, independent of the counter.
 func TestOwnHeadersDuringAPenalty(t *testing.T) {
 	f := withHeaders(t, memory.New(memory.Options{}), limiter.Settings{}, []descriptor.OwnHeader{
 		own("X-Remaining", descriptor.FieldRemaining),

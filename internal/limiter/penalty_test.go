@@ -27,8 +27,8 @@ func (f *fixture) penalised(s limiter.Status, left time.Duration) {
 	}
 }
 
-// Who exceeds a limit is denied until the penalty ends, whatever room there is. Requests during it neither prolong it
-// nor count.
+// A customer that exceeds a limit is denied until the penalty ends, even if there is room. Requests during it neither
+// prolong it nor count.
 func TestPenalty(t *testing.T) {
 	for _, admission := range []descriptor.Admission{descriptor.Independent, descriptor.AllOrNothing} {
 		f := newFixture(t, limiter.Settings{Admission: admission}, perMinute("k", "", 2, penalty(10*time.Minute)))

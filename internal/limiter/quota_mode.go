@@ -11,8 +11,8 @@ func (w *work) quota(s *subject) bool {
 	return !s.unlimited() && (w.snap.settings.Quota || s.rule != nil && s.rule.Quota)
 }
 
-// passedInQuotaMode reports whether a descriptor in quota mode always passes, whatever is counted. Then the descriptors
-// in quota mode cannot all be over.
+// passedInQuotaMode reports whether some descriptor in quota mode passes for any count. Then the descriptors in quota
+// mode cannot all be over.
 func (w *work) passedInQuotaMode() bool {
 	for i := range w.subjects {
 		s := &w.subjects[i]

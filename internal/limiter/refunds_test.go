@@ -70,7 +70,7 @@ func TestRefundOfMoreThanIsUsed(t *testing.T) {
 	}
 }
 
-// A request that fails has its own counts. They are not left to the next request.
+// The counts of a request that fails belong to that request. They are not left to the next one.
 func TestCountsOfARequestThatFails(t *testing.T) {
 	m := newMeasured(t, 100, perMinute("k", "", 5))
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", DomainSettings: descriptor.DomainSettings{Refunds: descriptor.RefundsDeny}, Children: []descriptor.NodeSpec{perMinute("k", "", 5)}}}, descriptor.Options{})

@@ -24,11 +24,11 @@ type Request struct {
 	Domain      string
 	Descriptors []Descriptor
 
-	// Hits is the number of hits that each descriptor without its own number adds. 0 means 1.
+	// Hits is the number of hits for each descriptor that does not set a number. 0 means 1.
 	Hits uint32
 
 	Purpose Purpose
-	// every descriptor is an operation on this reservation, and the request is one atomic step; nil: none is
+	// the reservation that every descriptor operates on, which makes the request one atomic step; nil without one
 	Reservation *Reservation
 }
 
@@ -114,7 +114,7 @@ var ErrNoRules = errors.New("no rate limit configuration loaded")
 
 // InvalidError reports a request that no server could answer. Use errors.As to find it.
 type InvalidError struct {
-	Field   string // domain, descriptors[1].limit.unit, ...; empty: the whole request
+	Field   string // domain, descriptors[1].limit.unit, ...; empty for the whole request
 	Message string // the error text, including the field
 	Err     error  // the cause, if there is one
 }
@@ -171,8 +171,8 @@ func validate(req *Request) error {
 	return nil
 }
 
-// hits returns the number of hits that a descriptor adds: its own number if it has one, else the request's, which is 1
-// if absent. Very large numbers are clamped, so that no sum of them overflows.
+// hits returns the number of hits that a descriptor adds: the descriptor's number, else the request's, else 1. Very
+// large numbers are clamped, so that no sum of them overflows.
 func hits(req *Request, d *Descriptor) int64 {
 	n := int64(max(req.Hits, 1))
 	if d.HasHits {

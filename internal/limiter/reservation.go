@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A reservation sets hits aside under the limits of a descriptor until a commit says how many were used. Either the
+// A reservation sets hits aside under the limits of a descriptor until a commit reports how many were used. Either the
 // request names a reservation, and all of its descriptors are an operation on it; or single descriptors name one by
 // their last entry.
 
@@ -222,8 +222,8 @@ func (w *work) newReservation(s *subject, t *backend.Take, enforced bool) *backe
 	return &w.reservations[len(w.reservations)-1]
 }
 
-// places returns the hits of an operation on a reservation under a concurrency limit, whatever its amount is: a
-// reservation takes one place, and its end gives that place back.
+// places returns the hits of an operation on a reservation under a concurrency limit. They do not depend on its amount:
+// a reservation takes one place, and its end gives that place back.
 func places(op backend.ReservationOp) int64 {
 	if op == backend.OpReserve {
 		return 1

@@ -227,8 +227,8 @@ func TestLookAndCharge(t *testing.T) {
 	f.want(f.ask(0, "two=a"), limiter.OK, 2) // the limit of the minute denied hits, and that of the hour counted all seven
 }
 
-// A reservation that the store could not make passes or fails as on_error says. Nothing is reserved then, and later
-// operations get the error.
+// If the store could not make a reservation, on_error decides whether the request passes. Nothing is reserved then, and
+// later operations get the error.
 func TestReservationsWithoutTheStore(t *testing.T) {
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorAllow}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("k", "", 3, reservable)}})
 	d := f.reserve(1, limiter.OK, amount(2, "k=a"))

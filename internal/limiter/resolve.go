@@ -45,9 +45,9 @@ type ruling struct {
 	sum         uint64
 }
 
-// Sums returns a number that stands for all that Resolve depends on but the time: the rules, the overrides, and which
-// of these are active. rules stands for the rules alone. Replicas with the same ones return the same. 0: there are no
-// rules.
+// Sums returns checksums of the inputs of Resolve, except the time: all covers the rules, the overrides, and which of
+// these are active; rules covers the rules alone. Replicas with the same inputs return the same sums. They are 0
+// without rules.
 func (l *Limiter) Sums(now time.Time) (all, rules uint64) {
 	snap, at := l.snapshot.Load(), now.Unix()
 	if snap == nil {

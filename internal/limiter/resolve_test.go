@@ -36,7 +36,7 @@ func acrossRegions(r *descriptor.Rule) {
 	}
 }
 
-// A take says where it comes from only if its limit is counted across regions.
+// A take has an origin only if its limit is counted across regions.
 func TestOrigin(t *testing.T) {
 	store := &origins{Store: memory.New(memory.Options{})}
 	f := newFixtureOn(t, store, limiter.Settings{}, perMinute("k", "", 10), perMinute("far", "", 10, acrossRegions))

@@ -13,20 +13,21 @@ import (
 // Options are the settings of a Limiter.
 type Options struct {
 	Store backend.Store         // required
-	Local backend.Store         // counts for on_error: local; nil: requests with such descriptors get the error
+	Local backend.Store         // counts for on_error: local; if nil, requests with such descriptors get the error
 	Keys  descriptor.KeyBuilder // builds every counter's key
 
-	Elsewhere func(key []byte, l *descriptor.Limit) bool // reports whether another region counts a limit; nil: none does
+	// reports whether another region counts a limit; nil without regions
+	Elsewhere func(key []byte, l *descriptor.Limit) bool
 
 	// maximum metric names from requests; names from rules have a bound of their own; default 10,000
 	MaxSeries int
-	Metrics   metric.Registry // nil: counted, but not registered
+	Metrics   metric.Registry // if nil, metrics are counted but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores
 	NoMetrics bool            // decisions are not counted in metrics; for measuring the cost of metrics
 
-	HotKeys *hotkeys.Tracker // records every use of a counter; nil: off
-	Usage   *usage.Index     // records the counters of rules with usage; nil: off
-	Events  *events.Sink     // gets events about denials, warnings and penalties; nil: off
+	HotKeys *hotkeys.Tracker // records every use of a counter; nil disables hot keys
+	Usage   *usage.Index     // records the counters of rules with usage; nil disables usage
+	Events  *events.Sink     // gets events about denials, warnings and penalties; nil disables events
 }
 
 // Settings apply to all domains. The zero value enforces every rule and adds no headers.
@@ -47,7 +48,7 @@ type Settings struct {
 	OnError descriptor.OnError
 	Regions int // how many regions share the limits that have a home, each with the same number of replicas; 0 means 1
 
-	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0: none
+	Headers     descriptor.HeaderFamilies // headers for clients, in domains that do not set their own; 0 means none
 	HeaderNames HeaderNames               // the names for descriptor.HeadersReference
 
 	// CalendarMonths makes windows of one month in requests' own limits follow the calendar in UTC. For rules' months

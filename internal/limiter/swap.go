@@ -48,7 +48,7 @@ func (l *Limiter) SetOverrides(s *override.Set) {
 	l.change(func(next *snapshot) { next.overrides = s }, func() { l.overrides = s })
 }
 
-// Overrides returns the active overrides, or nil if there are none.
+// Overrides returns the active overrides, or nil without any.
 func (l *Limiter) Overrides() *override.Set {
 	l.swapping.Lock()
 	defer l.swapping.Unlock()

@@ -12,7 +12,7 @@ import (
 // draftNames are the quoted names of the limits of one field of the draft.
 type draftNames struct {
 	last string
-	all  map[string]bool // nil: last is the only one
+	all  map[string]bool // nil while last is the only one
 }
 
 // next returns the name of one more limit, which the draft requires: the limit's own name, or one made from its window.

@@ -9,7 +9,7 @@ type Totals struct {
 	Shadowed      uint64 `json:"shadowed"`       // passed requests that only the global shadow mode let through
 	UnknownDomain uint64 `json:"unknown_domain"` // requests whose domain has no rules
 	Failed        uint64 `json:"failed"`         // requests that the backend could not answer
-	// passed or denied requests that were decided without the backend, as on_error says
+	// passed or denied requests that on_error decided without the backend
 	OnError uint64 `json:"on_error"`
 }
 

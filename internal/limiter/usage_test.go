@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/usage"
 )
 
-// A counter is listed until its own window ends. A penalty counts nothing, so it does not keep the counter in the list.
+// A counter is listed until its window ends. A penalty counts nothing, so it does not keep the counter in the list.
 func TestUsageDuringAPenalty(t *testing.T) {
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{
 		perMinute("k", "", 2, penalty(10*time.Minute), func(r *descriptor.Rule) { r.Usage = true }),

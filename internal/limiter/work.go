@@ -38,7 +38,7 @@ type state struct {
 type question struct {
 	req    *Request
 	snap   *snapshot
-	domain *descriptor.Domain // nil: the domain has no rules
+	domain *descriptor.Domain // nil if the domain has no rules
 	now    time.Time
 
 	// showsAll is set where an operator looks at a descriptor's counters: limits that do not apply now are found too.
@@ -59,7 +59,7 @@ type pending struct {
 	done     func(error)
 }
 
-// buffers is memory that the next decision uses again. Each stage appends to its own.
+// buffers is memory that the next decision uses again. Each stage appends to different buffers.
 type buffers struct {
 	subjects          []subject             // one for each descriptor
 	charges           []charge              // those of the first descriptor, then those of the second, ...
@@ -128,8 +128,8 @@ func (w *work) reset() {
 
 // subject is one descriptor on its way to a status.
 type subject struct {
-	matched *descriptor.Rule // the rule that matches it; nil: none does, or it was not needed
-	// the same while the rule applies; nil: the request's own limit does, or none of the rule's limits does
+	matched *descriptor.Rule // the rule that matches it; nil if none does, or if it was not needed
+	// the same rule while it applies; nil if the request's own limit applies instead, or none of the rule's limits
 	rule *descriptor.Rule
 
 	sent             []descriptor.Entry // its entries, without one that names a reservation
@@ -163,13 +163,13 @@ const (
 // overridden reports whether an override is active.
 func (s *subject) overridden() bool { return s.by >= byNumbers }
 
-// unlimited reports whether every request passes: the rule says so, or an override lifts its limits.
+// unlimited reports whether every request passes: because of the rule, or because an override lifts its limits.
 func (s *subject) unlimited() bool { return s.rule != nil && s.rule.Unlimited || s.by == byLift }
 
 // shadow reports whether nothing of the descriptor is enforced.
 func (s *subject) shadow() bool { return s.allUnenforced || s.rule != nil && s.rule.Shadow }
 
-// observedOnly reports whether a charge is counted but has no say: its limit is not enforced for this customer, while
+// observedOnly reports whether a charge is counted without a vote: its limit is not enforced for this customer, while
 // another limit of the descriptor is.
 func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 && !s.allUnenforced }
 
@@ -177,10 +177,11 @@ func (s *subject) observedOnly(c *charge) bool { return c.state&unenforced != 0 
 // see them, and a wait may last until they apply.
 type charge struct {
 	limit *descriptor.Limit // the limit, with the numbers for this customer
-	// only this replica has counted the take, under its share of the limit; nil: the store has, under the limit
+	// the share of the limit under which only this replica has counted the take; nil if the store has counted it, under
+	// the limit
 	share *descriptor.Limit
 	index int   // index in the rule's limits
-	cost  int64 // the request brings the limit along, which counts hits without this cost of the rule; 0: it is the rule's
+	cost  int64 // for a request's own limit, the rule's cost by which hits are divided, at least 1; 0 for a rule's limit
 	take  int   // index in the request's takes; none without a take
 	guard int   // index of the take on its penalty; none without a penalty
 	state chargeState
@@ -190,7 +191,7 @@ type charge struct {
 
 const none = -1
 
-// chargeState is why a charge has no take, or a take without a vote. 0: the limit is enforced.
+// chargeState is the reason why a charge has no take, or a take without a vote. 0 means that the limit is enforced.
 type chargeState uint8
 
 const (
@@ -204,7 +205,7 @@ const (
 // away reports whether a charge has no take.
 func (s chargeState) away() bool { return s&^unenforced != 0 }
 
-// idle reports whether the limit does not apply, whatever overrides say.
+// idle reports whether the limit does not apply, regardless of overrides.
 func (s chargeState) idle() bool { return s&(inactive|replaced) != 0 }
 
 // brought reports whether the request brings the limit along.
@@ -238,7 +239,7 @@ func (w *work) decidingOf(s *subject) *charge {
 	return &w.charges[s.deciding]
 }
 
-// applies reports whether a limit of a descriptor's rule applies, whatever overrides say.
+// applies reports whether a limit of a descriptor's rule applies, regardless of overrides.
 func (w *work) applies(s *subject) bool {
 	for _, c := range w.ruleCharges(s) {
 		if !c.state.idle() {

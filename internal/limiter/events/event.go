@@ -80,7 +80,7 @@ func period(l *descriptor.Limit, now, ends int64, least time.Duration) (start, e
 	length := l.Window.Length()
 	if l.WindowEnds() && !l.FirstHit && length >= least {
 		if ends > now {
-			now = ends - length.Microseconds()/2 // inside the same window, whatever the difference between the clocks is
+			now = ends - length.Microseconds()/2 // inside the same window, for any difference between the clocks
 		}
 		return l.Window.Bounds(now)
 	}

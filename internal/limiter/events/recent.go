@@ -55,7 +55,7 @@ func (sh *shard) add(hash uint64, until, now int64) {
 	sh.first = min(sh.first, until)
 }
 
-// makeRoom forgets the counters whose periods are over. If there are none, it forgets any counter.
+// makeRoom drops the counters whose periods are over. If no period is over, it drops an arbitrary counter.
 func (sh *shard) makeRoom(now int64) {
 	if sh.first <= now {
 		sh.first = math.MaxInt64

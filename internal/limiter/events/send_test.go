@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// receiver is a destination that answers as a test says. It records when attempts came, and which events it accepted.
+// receiver is a destination with answers given by a test. It records the times of attempts, and the accepted events.
 type receiver struct {
 	answer func(ctx context.Context, n int) error // answers the n-th attempt
 
@@ -250,7 +250,7 @@ func TestStopEndsAWait(t *testing.T) {
 	}
 }
 
-// A stop ends after its bound, whatever the receiver does, and says how many events are lost.
+// A stop ends within its bound for every receiver, and reports how many events are lost.
 func TestStopIsBounded(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, int) error{
 		"it fails": func(context.Context, int) error { return errors.New("out of order") },

@@ -26,7 +26,7 @@ type Options struct {
 	RetryFor   time.Duration // an event that cannot be sent is dropped at this age; default 5 minutes
 	StopWithin time.Duration // how long Run may continue after its context has ended; default 1 s
 
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // if nil, metrics are counted but not registered
 	Logger  *slog.Logger    // default slog.Default()
 }
 

@@ -39,7 +39,7 @@ func Of(err error) error {
 	return status.Error(Code(err), Message(err))
 }
 
-// Message is the text for the client. It leaves out that the request is invalid, because the code says so.
+// Message is the text for the client. It leaves out that the request is invalid, because the code shows it.
 func Message(err error) string {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return invalid.Message

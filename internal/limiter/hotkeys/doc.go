@@ -9,7 +9,7 @@
 // A report has a lower and an upper bound for the hits of every key that it lists. Both hold, unless uses were dropped
 // (see below), and then the report has their number. The bounds differ by at most 1/64 of the rule's hits in that time.
 // A key with more than 1/64 of the hits is always listed. Up to 128 keys are counted exactly. Time is divided into
-// sub-windows of ten seconds: a report covers the last 50 to 60 seconds, and says how many.
+// sub-windows of ten seconds: a report covers the last 50 to 60 seconds, and has the exact time.
 //
 // Two alternatives were rejected. A sketch with exponential decay needs no sub-windows, but it has scores where people
 // expect hits, and its bounds hold for the scores only. One sketch for all rules needs less memory, but busy rules hide

@@ -9,9 +9,9 @@ import (
 
 // Query selects and orders the contents of a report.
 type Query struct {
-	Domain string // only this domain; empty: all
-	Rule   string // the rule with this path, and those below it; empty: all
-	Limit  int    // keys in each list; 0: 10, at most MaxLimit
+	Domain string // only this domain; empty means all
+	Rule   string // the rule with this path, and those below it; empty means all
+	Limit  int    // keys in each list, at most MaxLimit; 0 means 10
 	ByUsed bool   // rules are sorted by hits used, not by hits denied
 }
 

@@ -27,7 +27,7 @@ type Options struct {
 	// of six sub-windows in which its rule was busy.
 	Keys int
 
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // if nil, metrics are counted but not registered
 }
 
 // Tracker tracks the hot keys of all rules.

@@ -33,7 +33,7 @@ type Store interface {
 // Options are the settings of an Index.
 type Options struct {
 	Store   Store           // required
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // if nil, metrics are counted but not registered
 	Logger  *slog.Logger    // default slog.Default()
 }
 
@@ -117,7 +117,7 @@ func (x *Index) Record(now time.Time, key []byte, domain string, entries []descr
 		sh.until = make(map[uint64]int64)
 	}
 	if len(sh.until) >= maxRecent {
-		for other := range sh.until { // any: to forget one costs a write
+		for other := range sh.until { // evict an arbitrary one: that costs only one more write
 			delete(sh.until, other)
 			break
 		}
@@ -233,7 +233,7 @@ func (x *Index) Flush(ctx context.Context, now time.Time) {
 	x.dropped.Add(int64(dropped))
 }
 
-// forget makes the next use of each counter record it again.
+// forget clears the recorded counters, so that the next use of each one is recorded again.
 func (x *Index) forget() {
 	for i := range x.shards {
 		x.shards[i].mu.Lock()

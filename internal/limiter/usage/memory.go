@@ -27,7 +27,7 @@ type domainSets struct {
 const (
 	maxTexts   = 200_000
 	maxMemory  = 64 << 20 // bytes; a text may have 4 KiB
-	perText    = 100      // bytes that a text takes besides its own, about
+	perText    = 100      // overhead of a text in bytes, about
 	sweepEvery = 10 * time.Second
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/events"
 )
 
-// Options say where events go.
+// Options select the destination of events.
 type Options struct {
 	To     string    // required: the URL of a webhook, the path of a file, or stdout
 	Stdout io.Writer // where events go with stdout

@@ -20,7 +20,7 @@ import (
 type webhook struct {
 	url     string
 	where   string // its scheme and host
-	headers string // path of the file; empty: none
+	headers string // path of the file; empty without headers
 	client  http.Client
 }
 
