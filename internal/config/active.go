@@ -12,7 +12,7 @@ import (
 type activeReading struct {
 	active      descriptor.Active
 	from, until yamlform.Value
-	limited     bool // it says more than a zone
+	limited     bool // it has settings other than a zone
 	bad         bool // an error is recorded
 }
 

@@ -43,7 +43,7 @@ type CompileOptions struct {
 	Lenient bool // files accepted by envoyproxy/ratelimit have the same meaning here; the default of the service
 	Tree    descriptor.Options
 
-	NoRegions bool // limits with `regions` are an error: the program counts only in its own region
+	NoRegions bool // limits with `regions` are an error: the program counts only in one region
 }
 
 // Compile makes one tree from rule files. Files with errors are left out. It returns the errors of all files, sorted by

@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// The shipped example rules decide as their comments say.
+// The shipped example rules decide as their comments describe.
 func TestShippedDomains(t *testing.T) {
 	r, err := NewFolder(Options{Dir: "../../config", Logger: new(logged).logger()}).Load()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A link out of the directory is followed. If it leads to something else than rules, nothing of that is shown, whatever
-// mistake it is.
+// A link out of the directory is followed. If it leads to a file that does not contain rules, no error shows its
+// content.
 func TestNothingOfAnotherFileIsShown(t *testing.T) {
 	for name, text := range map[string]string{
 		"not YAML": "SECRET=s3cret\x00OTHER=s3cret", "a key": "s3cret: 1\n", "a line": "root:s3cret:0:0\n", "a list": "- s3cret\n",

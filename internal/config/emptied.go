@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// removeAll says how to remove all rules on purpose. A restart alone does not: a service that starts without a good
-// file answers every request with an error.
+// removeAll tells how to remove all rules on purpose. A restart alone does not remove them: a service that starts
+// without a good file answers every request with an error.
 const removeAll = "To remove all rules, leave one file with only a `domain`, and restart the service"
 
 // emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied

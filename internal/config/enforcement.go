@@ -5,10 +5,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// enforcementKeys are the keys that say whom a limit denies. A limit has at most one of them.
+// enforcementKeys are the keys that select whom a limit denies. A limit has at most one of them.
 var enforcementKeys = []string{"shadow", "enforce_percent", "soft"}
 
-// enforced stores whom a limit denies, if its key says so. It returns true.
+// enforced records the key that selects whom a limit denies, if its value does. It returns true.
 func (l *limitReading) enforced(says bool, key string, e descriptor.Enforcement) bool {
 	switch {
 	case !says:
@@ -20,7 +20,7 @@ func (l *limitReading) enforced(says bool, key string, e descriptor.Enforcement)
 	return true
 }
 
-// checkEnforcement checks the key that says whom a limit denies.
+// checkEnforcement checks the key that selects whom a limit denies.
 func (l *limitReading) checkEnforcement() {
 	switch {
 	case l.second != "":

@@ -9,7 +9,7 @@ import (
 )
 
 // The instructions of all expressions of a file are bounded, however the expressions come into the file: repetitions
-// make many of a short text. One error says where and what to do, and no more expressions are compiled after it.
+// make many of a short text. One error gives the position and a fix, and no more expressions are compiled after it.
 func TestExpressionsAreBounded(t *testing.T) {
 	racetest.Sequential(t)
 	rule := func(what string, more ...string) string {

@@ -37,7 +37,7 @@ type Options struct {
 	MaxFileSize  int64              // bytes; a larger file is rejected; 0 means 64 MiB
 	Tree         descriptor.Options // how trees are compiled
 	Logger       *slog.Logger       // nil means slog.Default()
-	Metrics      metric.Registry    // nil: no metrics
+	Metrics      metric.Registry    // nil disables metrics
 }
 
 // Result is the content of a directory at one time.
@@ -83,7 +83,7 @@ type skippedFile struct {
 type ruleFile struct {
 	sum    sum     // checksum of the newest content; zero if that cannot be read
 	newest *source // the rules of the newest content, or why it cannot be read
-	good   *source // the last version that was in use while it was the newest; nil if there was none
+	good   *source // the last version that was in use while it was the newest; nil without one
 	inUse  *source // newest, good or nil
 	cut    bool    // its newest content does not end with a line: it may be incomplete
 	gone   bool    // removed from the directory; its rules stay, because otherwise there would be no rules
@@ -120,7 +120,7 @@ func NewFolder(o Options) *Folder {
 // Load reads the directory. A file whose content did not change is not parsed again.
 //
 // It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero
-// Result if there was none. A bad file is not an error: its last good version stays in use, and its state gives the
+// Result before the first. A bad file is not an error: its last good version stays in use, and its state gives the
 // reason.
 func (f *Folder) Load() (Result, error) {
 	look, err := f.Look(unseen{}, true)
@@ -220,8 +220,8 @@ func (f *Folder) load(seen Seen, quiet bool) (r Result, generation int, growing 
 // maxScans is how often the directory is scanned at most if files vanish after a scan has found them.
 const maxScans = 5
 
-// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced
-// meanwhile, like a ConfigMap's: then files of the old version vanish after the scan has found them. That is not an
+// scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced during
+// the scan, like a ConfigMap's. Then files of the old version vanish after the scan has found them. That is not an
 // error, so the directory is scanned again.
 func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found

@@ -177,7 +177,7 @@ func (s *ruleSearch) written() string {
 // plainName matches names that a command line accepts without quotes.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$`)
 
-// takeOut says how the rules get into a file of their own.
+// takeOut tells how to extract the rules into a separate file.
 func (s *ruleSearch) takeOut(top map[string]yamlform.Value, object bool) string {
 	text := "write that part to a file of its own"
 	if s.bare {

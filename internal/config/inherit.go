@@ -41,8 +41,8 @@ func (r *ruleReader) finish(d *descriptor.DomainSpec) {
 	r.rejectOtherWays(d)
 }
 
-// complete copies to each descriptor that inherits whatever it does not set itself. It works from the top down, so a
-// descriptor may inherit from one that is inherited itself.
+// complete copies, to each descriptor that inherits, the settings that it does not set itself. It works from the top
+// down, so a descriptor may inherit from one that is inherited itself.
 func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 	if len(r.inheriting) == 0 {
 		return
@@ -207,7 +207,7 @@ func (r *ruleReader) copyOf(rule *descriptor.Rule, h inheritance) *descriptor.Ru
 	copies := len(rule.Limits)
 	if cost := rule.HitCost(); cost != nil {
 		for i := range cost.Tables {
-			copies += len(cost.Tables[i].Values) // each rule has its own, because its levels may fold values
+			copies += len(cost.Tables[i].Values) // each rule has separate tables, because its levels may fold values
 		}
 	}
 	r.countInherited(copies, h.asked)

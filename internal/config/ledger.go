@@ -84,7 +84,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	return errs
 }
 
-// setting is a key of a domain that its files may say once, or several times with the same value.
+// setting is a key of a domain. Its files may set it once, or several times with the same value.
 type setting struct {
 	value string
 	at    descriptor.Position
@@ -102,7 +102,7 @@ func (c *claim) otherSettings(d *descriptor.DomainSpec) (errs []*yamlform.Error)
 }
 
 // otherRegions returns an error if one file of a domain has `regions` and another has not. Its value was given to the
-// limits when their file was read, so each file of a domain has to say it.
+// limits when their file was read, so each file of a domain has to set it.
 func (c *claim) otherRegions(d *descriptor.DomainSpec) []*yamlform.Error {
 	for _, first := range c.specs {
 		if (first.Regions == nil) != (d.Regions == nil) {

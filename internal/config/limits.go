@@ -15,7 +15,7 @@ const maxLimits = 16
 // limitRow is one key of a rate limit.
 type limitRow struct {
 	yamlform.Key
-	// appliesTo is the setting of the limits that use the key; 0: all limits use it. appliesToText describes these limits.
+	// appliesTo is the setting of the limits that use the key; 0 means all limits. appliesToText describes these limits.
 	appliesTo     descriptor.Setting
 	appliesToText string
 	// unlimited means that the key may be used with `unlimited: true`.
@@ -296,7 +296,7 @@ type limitReading struct {
 	unlimited bool
 	replaces  []replacedLimit
 	given     []givenKey
-	whom      string // the key that says whom the limit denies
+	whom      string // the key that selects whom the limit denies
 	second    string // another such key
 	unknown   string // the unit, if it is not a known unit
 	bad       bool   // an error is recorded

@@ -62,7 +62,7 @@ func TestWrongQuotaBucketsSayWhere(t *testing.T) {
 	}
 }
 
-// One file of a domain says it for all of them. Several may say the same.
+// One file of a domain sets them for all files. Several may set the same.
 func TestQuotaBucketsOfSeveralFiles(t *testing.T) {
 	const none, ordered, denied = "domain: d\n", "domain: d\nquota_buckets: {order: [plan, user]}\n", "domain: d\nquota_buckets: {order: [plan, user], default: deny}\n"
 	for _, c := range []struct {

@@ -22,7 +22,7 @@ var durationType = yamlform.Type{Kind: yamlform.Text, Pattern: "([0-9]+(ms|s|m|h
 
 // reservationReading is the `reservations` of a descriptor while its map is being read.
 type reservationReading struct {
-	reservations *descriptor.Reservations // nil: none
+	reservations *descriptor.Reservations // nil without reservations
 	given        yamlform.Value           // `reservations`
 	ttl, maxTTL  yamlform.Value
 }

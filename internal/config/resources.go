@@ -23,7 +23,7 @@ type ResourceOptions struct {
 	MergeDomains bool
 	Tree         descriptor.Options // how trees are compiled
 	Logger       *slog.Logger       // nil means slog.Default()
-	Metrics      metric.Registry    // nil: no metrics
+	Metrics      metric.Registry    // nil disables metrics
 }
 
 // Resources holds rules that come as complete sets of resources. As with the files of a directory, the last good
@@ -195,7 +195,7 @@ func named(set []Resource) []Resource {
 	slices.SortStableFunc(set, func(a, b Resource) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.Sum[:], b.Sum[:]))
 	})
-	// by name: the last number it was given, 1 for the name itself; 0: the name is free
+	// the last number that each name was given, 1 for the name itself; 0 for a free name
 	last := make(map[string]int, len(set))
 	for i := range set {
 		name := set[i].Name

@@ -25,7 +25,7 @@ var (
 // descriptorRow is one key of a descriptor.
 type descriptorRow struct {
 	yamlform.Key
-	matches    descriptor.MatchKind // how the key matches values; 0: it does not match values
+	matches    descriptor.MatchKind // how the key matches values; 0 if it does not match values
 	needsLimit bool                 // the key has no meaning without a rate limit
 	read       func(d *descriptorReading, v yamlform.Value)
 }
@@ -175,7 +175,7 @@ func levelKeys() []descriptorRow {
 	}
 }
 
-// measureKeys say whether limits are enforced, and their names in metrics.
+// measureKeys control whether limits are enforced, and their names in metrics.
 func measureKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "shadow_mode", Type: flagType,
@@ -196,7 +196,7 @@ func measureKeys() []descriptorRow {
 	}
 }
 
-// counterKeys say which requests share a rule and a counter.
+// counterKeys select which requests share a rule and a counter.
 func counterKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "share_threshold", Type: flagType,
@@ -338,7 +338,7 @@ func maxInstructions(size int) int { return 50_000 + 3*size }
 // expression adds the cost of an expression to the total, and reports whether it can be compiled. If not, it records an
 // error at v, with a description of the place of the expression.
 func (r *ruleReader) expression(v yamlform.Value, what, text string) bool {
-	if r.compiled > maxInstructions(r.Size()) { // an error says so already
+	if r.compiled > maxInstructions(r.Size()) { // the error is already recorded
 		return false
 	}
 	n, err := descriptor.RegexInstructions(text)

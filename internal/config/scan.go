@@ -82,7 +82,7 @@ func (s *scanner) entry(kind fs.FileMode, at, name string, nonRule nonRule, with
 	var err error
 	if kind == fs.ModeSymlink {
 		if _, err := files.Lstat(at); os.IsNotExist(err) {
-			return // removed meanwhile
+			return // removed since it was listed
 		}
 		if at, err = resolve(at, s.seen); err == nil {
 			kind, err = kindOf(at)

@@ -54,8 +54,7 @@ func (w *work) event(d *Decision, i, j int) *events.Event {
 }
 
 // copied returns a copy of the entries of a descriptor as its counter has them: with the pattern where values share a
-// counter, and with the value that counts where values are grouped. It returns nil, and copies no more, where an event
-// has no room for the entries.
+// counter, and with grouped values. It returns nil, and copies no more, where an event has no room for the entries.
 func copied(s *subject) []descriptor.Entry {
 	all := make([]descriptor.Entry, 0, min(len(s.counted), events.MaxEntryBytes/events.EntryBytes("", "")))
 	size := 0

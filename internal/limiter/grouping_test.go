@@ -125,7 +125,7 @@ func TestGroupedDecisionsAllocateLittle(t *testing.T) {
 }
 
 // An override is found for the value for which it was written, even if the rule groups values since then. One for the
-// value that counts comes first.
+// grouped value comes first.
 func TestOverrideOlderThanTheGroup(t *testing.T) {
 	block, raise := override.Numbers{Kind: override.Blocked}, override.Numbers{Kind: override.Replace, Requests: 20}
 	for _, limits := range []int{1, 2} {

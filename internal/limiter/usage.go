@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// recordUsage records the counters of rules with usage. Of grouped values, the value that counts is recorded. A
-// counter that the denial cache answered for was recorded before.
+// recordUsage records the counters of rules with usage. Entries are recorded with grouped values. A counter that the
+// denial cache answered for was recorded before.
 func (w *work) recordUsage(*Decision) {
 	if w.domain == nil || !w.domain.Usage {
 		return

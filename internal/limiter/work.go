@@ -133,7 +133,7 @@ type subject struct {
 	rule *descriptor.Rule
 
 	sent             []descriptor.Entry // its entries, without one that names a reservation
-	counted          []descriptor.Entry // the same with the values that count
+	counted          []descriptor.Entry // the same entries with grouped values
 	namesReservation bool               // its last entry names a reservation
 	reservation      *Reservation       // the reservation that this descriptor operates on; nil without one
 	numbers          *override.Numbers  // the override that the descriptor carries; nil without one
@@ -181,7 +181,7 @@ type charge struct {
 	// the limit
 	share *descriptor.Limit
 	index int   // index in the rule's limits
-	cost  int64 // for a request's own limit, the rule's cost by which hits are divided, at least 1; 0 for a rule's limit
+	cost  int64 // divisor of hits for a request's own limit: the rule's cost, at least 1; 0 for a rule's limit
 	take  int   // index in the request's takes; none without a take
 	guard int   // index of the take on its penalty; none without a penalty
 	state chargeState

@@ -24,8 +24,8 @@ import (
 type admin struct {
 	rules   Rules
 	bounds  Bounds
-	hotKeys func(hotkeys.Query) hotkeys.Report // nil: off
-	shares  Shares                             // nil: there are none
+	hotKeys func(hotkeys.Query) hotkeys.Report // nil disables hot keys
+	shares  Shares                             // nil without quota buckets
 	host    string
 	regions Regions
 }

@@ -151,7 +151,7 @@ func TestExplainIsBounded(t *testing.T) {
 	}
 }
 
-// Everything that a rule may say reaches an operator.
+// Every extension that a rule may have is shown to an operator.
 func TestExplainShowsEveryExtension(t *testing.T) {
 	zone, err := time.LoadLocation("Asia/Seoul")
 	if err != nil {

@@ -32,7 +32,7 @@ type Process struct {
 	Redis   []Redis   `json:"redis"`
 	Caches  []Cache   `json:"caches"`
 
-	Overrides *OverrideState `json:"overrides"` // nil: this replica has none
+	Overrides *OverrideState `json:"overrides"` // nil if overrides are off
 }
 
 // Redis is the state of one Redis.
@@ -53,7 +53,7 @@ type Cache struct {
 type OverrideState struct {
 	Count   int    `json:"count"`
 	Version int64  `json:"version,string"`
-	Error   string `json:"error"` // why the source is not reached; empty: it is
+	Error   string `json:"error"` // why the source is unreachable; empty if it is reachable
 	File    bool   `json:"file"`  // the source is a file, which this replica only reads
 }
 
@@ -62,8 +62,8 @@ type live struct {
 	At        int64           `json:"at"` // time in ms
 	Process   *Process        `json:"process"`
 	Rules     liveRules       `json:"rules"`
-	Decisions *limiter.Totals `json:"decisions"` // nil: not known
-	Hot       *liveHot        `json:"hot"`       // nil: hot keys are off
+	Decisions *limiter.Totals `json:"decisions"` // nil if unknown
+	Hot       *liveHot        `json:"hot"`       // nil if hot keys are off
 	Buckets   int             `json:"buckets"`   // quota buckets that clients of this replica use
 	Regions   bool            `json:"regions"`   // this replica is in a region
 	Fleet     bool            `json:"fleet"`     // the replicas that share its Redis are known
@@ -228,7 +228,7 @@ type rulePage struct {
 	Total   int               `json:"total"`
 	Matched int               `json:"matched"`
 	Rules   []json.RawMessage `json:"rules"` // each is a oneRule
-	Next    int               `json:"next"`  // 0: this is the last page
+	Next    int               `json:"next"`  // 0 on the last page
 }
 
 type oneRule struct {
@@ -241,7 +241,7 @@ type oneRule struct {
 	File   string              `json:"file"`
 	Line   int                 `json:"line"`
 	Column int                 `json:"column"`
-	Totals *limiter.RuleTotals `json:"totals"` // nil: the names of its metrics depend on requests
+	Totals *limiter.RuleTotals `json:"totals"` // nil if the names of its metrics depend on requests
 }
 
 type oneLevel struct {
@@ -295,7 +295,7 @@ func (p *rulePages) page(q *ruleQuery) (*rulePage, error) {
 type ruleQuery struct {
 	from, limit int
 	find        string // lower case
-	domain      string // empty: all
+	domain      string // empty means all
 	denied      bool   // only rules that denied something
 }
 

@@ -26,7 +26,7 @@ type Counters interface {
 // counters is the ratelimitd.admin.v1.CounterService.
 type counters struct {
 	counters Counters
-	explain  func(domain string, entries []descriptor.Entry) descriptor.Explanation // nil: there are no regions
+	explain  func(domain string, entries []descriptor.Entry) descriptor.Explanation // nil without regions
 	regions  Regions
 	bounds   Bounds
 	log      *slog.Logger

@@ -42,7 +42,7 @@ type foundPage struct {
 	Values  []string          `json:"values"`  // values searched
 	Found   []foundDescriptor `json:"found"`   // the descriptor itself first, then those that are denied, then the fullest
 	More    bool              `json:"more"`    // there may be others
-	Hidden  string            `json:"hidden"`  // why no counters are shown; empty: they are
+	Hidden  string            `json:"hidden"`  // why no counters are shown; empty if they are
 	Seconds float64           `json:"seconds"` // period that Hot covers
 }
 
@@ -56,7 +56,7 @@ type foundDescriptor struct {
 	Blocked bool            `json:"blocked"` // an override denies every request
 	Shadow  bool            `json:"shadow"`  // nothing is enforced
 	OnError string          `json:"on_error"`
-	Error   string          `json:"error"` // why the counters could not be read; empty: they were
+	Error   string          `json:"error"` // why the counters could not be read; empty if they were
 	Hot     []*hotCounter   `json:"hot"`   // heat of each counter; null if unknown
 
 	full float64 // the part of the fullest counter that is used
@@ -102,7 +102,7 @@ func (f *finder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type search struct {
 	*finder
 	tree    *descriptor.Tree
-	domain  string // empty: all
+	domain  string // empty means all
 	entries []descriptor.Entry
 	values  []string
 	report  hotkeys.Report
@@ -152,8 +152,8 @@ func (f *finder) readSearch(q url.Values) (*search, error) {
 	return s, nil
 }
 
-// customer returns the values that say whose descriptor it is: those of entries for which the rule takes any value, or
-// else those that match one of its patterns, or else those for which another rule takes any value.
+// customer returns the values that identify the customer of the descriptor: those of entries for which the rule takes
+// any value, or else those that match one of its patterns, or else those for which another rule takes any value.
 func (s *search) customer() (values []string) {
 	if s.tree == nil || s.tree.Domain(s.domain) == nil {
 		return nil
@@ -376,8 +376,8 @@ func (s *search) byUsage(ctx context.Context, now time.Time) {
 	}
 }
 
-// addListed adds the descriptors with an entry. Where the index cannot be read, the counters cannot either, and the
-// page says so.
+// addListed adds the descriptors with an entry. An error needs no handling: if the index cannot be read, the counters
+// cannot either, and the page shows that.
 func (s *search) addListed(ctx context.Context, now time.Time, domain string, e descriptor.Entry) {
 	found, next, err := s.Usage.List(ctx, now, domain, [][]descriptor.Entry{{e}}, 0, maxListed)
 	s.more = s.more || err != nil || next != 0
@@ -463,7 +463,7 @@ func (l *look) found(now time.Time, hot map[string]*hotCounter) (foundDescriptor
 	return f, err //nolint:wrapcheck // this program makes the message
 }
 
-// counted returns the entries with the values that count, if they have the same counters.
+// counted returns the entries with grouped values, if they have the same counters.
 func (l *look) counted() []descriptor.Entry {
 	x := &l.counters.Explanation
 	if counted := x.Rule.CountedEntries(l.entries); x.Rule != nil && x.Domain != nil && x.Domain.Match(counted) == x.Rule {

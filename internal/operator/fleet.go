@@ -20,7 +20,7 @@ type Fleet interface {
 
 // processes is the ratelimitd.admin.v1.FleetService.
 type processes struct {
-	fleet Fleet // nil: not known
+	fleet Fleet // nil if unknown
 }
 
 // List implements adminconnect.FleetServiceHandler.

@@ -29,7 +29,7 @@ type Tokens interface {
 // it.
 type gate struct {
 	access       *Access
-	tokens       Tokens // nil: no token is required
+	tokens       Tokens // nil if no token is required
 	certificates bool   // every client needs one
 	names        hostNames
 	origins      *http.CrossOriginProtection
@@ -99,7 +99,7 @@ func (g *gate) before(next http.Handler) http.Handler {
 type rejection struct {
 	code   connect.Code
 	reason string
-	err    error // only for the log; nil: the reason is all
+	err    error // only for the log; nil if the reason is complete
 }
 
 // check sets the owner of the token, and the role. It returns nil if the request passes. Where certificates are

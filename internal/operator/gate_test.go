@@ -114,7 +114,7 @@ func TestGateOfOperators(t *testing.T) {
 		to            *running
 		authorization string
 		host          string
-		page          int // 0: the request passes the gate, and the page may answer anything
+		page          int // expected status; 0 if the request passes the gate, and the page may answer anything
 		call          codes.Code
 		callOfCounter codes.Code // where it differs
 	}{

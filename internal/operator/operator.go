@@ -23,7 +23,7 @@ type Server struct {
 
 	shared *endpoint.Shared
 	ports  []port
-	events *console.Events // nil: the admin port could not be opened
+	events *console.Events // nil if the admin port could not be opened
 
 	peerShare float64
 }
@@ -52,8 +52,8 @@ func New(opts Options) (*Server, error) {
 	return s, nil
 }
 
-// open adds a port. If it cannot be opened the process runs without it, because decisions are more important: the log
-// says so, and the result is nil.
+// open adds a port. If it cannot be opened, the error is logged, the result is nil, and the replica runs without the
+// port: decisions are more important.
 func (s *Server) open(name, address string, h func() *http.Server) net.Addr {
 	l, err := s.shared.Listen(name, address, 0)
 	if err != nil {

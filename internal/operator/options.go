@@ -26,40 +26,40 @@ type Options struct {
 	Overrides Overrides
 
 	Counters Counters                           // operators may look at them and clear them; required
-	Usage    Usage                              // lists descriptors with live counters; nil: off
-	HotKeys  func(hotkeys.Query) hotkeys.Report // nil: none are hot
+	Usage    Usage                              // lists descriptors with live counters; nil disables usage
+	HotKeys  func(hotkeys.Query) hotkeys.Report // nil disables hot keys
 	Shares   Shares                             // shares of the clients that decide with quotas; nil without such clients
 	Host     string                             // the name of this machine, shown with the shares
 
-	// The console shows these; nil: it says that they are not known.
+	// Shown on the console; nil is shown as unknown.
 	Decisions Decisions
 	Process   func(context.Context) *Process
 
-	Fleet Fleet // the replicas that share a Redis; nil: not known
+	Fleet Fleet // the replicas that share a Redis; nil if unknown
 
 	Regions Regions // state of the other regions
 
-	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil: none
-	LogLevel LogLevel        // shown and changed by /loglevel; nil: not found
+	Stats    func(io.Writer) // writes the lines of /stats, "name: value"; nil without statistics
+	LogLevel LogLevel        // shown and changed by /loglevel; nil disables the page
 }
 
-// Access says who may use the admin port. With Tokens every request needs one, with ClientCerts every client needs a
-// certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are rejected.
+// Access restricts who may use the admin port. With Tokens every request needs one, with ClientCerts every client needs
+// a certificate, with both, both. With neither the pages are open to everybody, and calls of Counters are rejected.
 type Access struct {
 	Tokens      Tokens
-	TLS         *tls.Config // nil: plain text
+	TLS         *tls.Config // nil means plain text
 	ClientCerts bool        // TLS verifies a certificate of every client
 
 	// Names are the names that give client certificates their role. A certificate with several has the highest of their
 	// roles; one with none is rejected. Empty: every certificate has the role operate.
 	Names []CertificateName
 
-	// HostNames are the host names that requests may use for this port, besides localhost, the host of Addr and IP
+	// HostNames are host names that requests may use for this port, in addition to localhost, the host of Addr and IP
 	// addresses. *.example.org is every name below that, and * every name.
 	HostNames []string
 }
 
-// Rules show the active rules. Each may be nil: it is not shown.
+// Rules show the active rules. A nil function hides its part.
 type Rules struct {
 	Files   func() []descriptor.FileStatus
 	Tree    func() *descriptor.Tree
@@ -91,7 +91,7 @@ type Scrapes struct {
 	Handler http.Handler // nil disables the port
 }
 
-// tree returns the active rules, or nil if there are none.
+// tree returns the active rules, or nil without rules.
 func (r *Rules) tree() *descriptor.Tree {
 	if r.Tree == nil {
 		return nil

@@ -21,9 +21,9 @@ import (
 
 // Overrides show and change operators' overrides.
 type Overrides struct {
-	Source override.Source // nil: there are none, and none can be made
+	Source override.Source // nil disables overrides
 	Name   string          // name of the source: redis, or a file
-	Up     func() bool     // whether the source answers; nil: always
+	Up     func() bool     // whether the source answers; nil means always
 
 	InForce func() *override.Set // the set that decisions use
 	Peek    func(ctx context.Context, now time.Time, domain string, d *limiter.Descriptor,

@@ -302,8 +302,8 @@ func TestResetOfAnotherRegion(t *testing.T) {
 	}
 }
 
-// An override of a grouped value is for the value that counts. One that was written before the values were grouped can
-// be removed.
+// Under a rule that groups values, an override is for the grouped value. One that was written before the values were
+// grouped can be removed.
 func TestOverrideOfGroupedValues(t *testing.T) {
 	o := startOverriding(t)
 	set, err := o.client.Set(o.ctx(t), &adminv1.OverrideServiceSetRequest{Writes: writeOf(requests(7, "d.fold", "fold=ACME"))})
@@ -488,7 +488,7 @@ func TestOverridesThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Where overrides are off, the error says which setting turns them on; the status says that they are off.
+// Where overrides are off, the error names the setting that turns them on; the status shows that they are off.
 func TestOverridesAreOff(t *testing.T) {
 	r := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann"}}})
 	client, ctx := adminv1.NewOverrideServiceClient(r.admin), with(within(t), "Bearer "+annsToken)

@@ -65,7 +65,7 @@ func TestRegionsWithoutRules(t *testing.T) {
 	}
 }
 
-// Limits of which each region counts its own part have no home.
+// Limits whose parts each region counts separately have no home.
 func TestHomesOf(t *testing.T) {
 	limits := func(modes ...descriptor.Regions) *descriptor.Rule {
 		r := &descriptor.Rule{Limits: make([]descriptor.Limit, len(modes))}

@@ -38,7 +38,7 @@ func everyMethod(t *testing.T) (paths []string) {
 	return paths
 }
 
-// Every method has a row that says which role it needs, and the port keeps to it.
+// Every method has a row with the role that it needs, and the port enforces it.
 func TestRolesOfEveryMethod(t *testing.T) {
 	guarded := start(t, Options{Counters: counted(t), Access: Access{Tokens: owners{annsToken: "ann", bobsToken: "bob read"}}})
 	open := start(t, Options{Counters: counted(t)})
@@ -126,7 +126,8 @@ func TestRolesOfPages(t *testing.T) {
 	}
 }
 
-// A certificate operates, unless there is a list of names: then its names say. With tokens both need the role.
+// A certificate has the role operate, unless there is a list of names: then the names decide. With tokens both need the
+// role.
 func TestRolesOfCertificates(t *testing.T) {
 	ca, clients := tlstest.NewAuthority(t, "ca"), tlstest.NewAuthority(t, "clients")
 	// role returns the rights of a client with a certificate for some names.
@@ -210,8 +211,8 @@ func TestParseCertificateNames(t *testing.T) {
 	}
 }
 
-// A web page cannot use the API of a reader's machine: not with its own host name for the port's address, and not by
-// sending a request from another origin.
+// A web page cannot use the API on a reader's machine: neither with a host name that resolves to the port's address,
+// nor by sending a request from another origin.
 func TestWebPagesCannotCallTheServices(t *testing.T) {
 	r := explaining(t)
 	const body = `{"domain": "d"}`

@@ -24,8 +24,8 @@ var update = flag.Bool("update", false, "write testdata/rule_keys.txt anew; read
 // keyCase is a rule file with one key of the rule language, and a descriptor that reaches its rule.
 type keyCase struct {
 	domain string // keys of the domain
-	rule   string // the descriptors; empty: plain
-	ask    string // pairs of key=value; empty: k=a
+	rule   string // the descriptors; empty means plain
+	ask    string // pairs of key=value; empty means k=a
 }
 
 const plain = `{key: k, rate_limit: {unit: day, requests_per_unit: 7}}`
@@ -168,7 +168,7 @@ func TestRuleKeysAreWrittenAsBefore(t *testing.T) {
 				names = []string{""}
 			}
 			for _, value := range names {
-				// no value has the name ""; max_in_flight has its own case
+				// no value has the name ""; max_in_flight has a separate case
 				if value == "" && len(names) > 1 || value == "concurrency" {
 					continue
 				}

@@ -107,7 +107,7 @@ func TestListShares(t *testing.T) {
 	}
 }
 
-// The answer says when there are more buckets than it lists.
+// The answer tells when there are more buckets than it lists.
 func TestSomeShares(t *testing.T) {
 	many := make(held, 10_000)
 	for i := range many {

@@ -25,7 +25,7 @@ type Usage interface {
 
 // usages is the ratelimitd.admin.v1.UsageService.
 type usages struct {
-	usage    Usage // nil: off
+	usage    Usage // nil disables usage
 	counters Counters
 	tree     func() *descriptor.Tree
 	bounds   Bounds

@@ -118,7 +118,7 @@ func (m *Mapping) appendCustomer(fields []string, a *Arena) {
 	}
 }
 
-// SetCustomer identifies customers by the entries with these keys, whatever the mapping says. It must not be called
+// SetCustomer identifies customers by the entries with these keys, instead of the mapping's. It must not be called
 // while lines are read.
 func (m *Mapping) SetCustomer(keys []string) error {
 	var chosen []entryMap

@@ -25,7 +25,7 @@ type Mapping struct {
 
 	domain          value
 	descriptors     []descriptorMap
-	customer        *value     // nil: all of customerEntries
+	customer        *value     // nil means all of customerEntries
 	customerEntries []entryMap // the entries that come from the log, each once
 	when            []condition
 }
@@ -53,7 +53,7 @@ type value struct {
 	field    int // index in Mapping.fields; -1 for a literal
 	literal  string
 	part     fieldPart
-	regex    *regexp.Regexp // nil: the whole part
+	regex    *regexp.Regexp // nil for the whole part
 	group    int            // capture group of the regex
 	fallback string         // used if the text is absent; empty without a fallback
 }
@@ -126,7 +126,7 @@ func (v *value) match(s string) string {
 type descriptorMap struct {
 	entries []entryMap
 	when    []condition
-	hits    *hitsMap // nil: the hits of the mapping
+	hits    *hitsMap // nil for the hits of the mapping
 }
 
 type entryMap struct {
@@ -144,8 +144,8 @@ type hitsMap struct {
 // condition decides whether a line, or a descriptor, is used.
 type condition struct {
 	value   value
-	oneOf   []string       // empty: not checked
-	regex   *regexp.Regexp // nil: not checked
+	oneOf   []string       // empty if not checked
+	regex   *regexp.Regexp // nil if not checked
 	present bool           // it must be present, with any value
 	not     bool           // inverts the condition
 }
@@ -227,7 +227,7 @@ const (
 
 var layoutNames = []string{"rfc3339", "unix", "unix_ms", "unix_us", "unix_ns", "clf"}
 
-// Advice says what to do if the lines of a log do not have the form that the mapping says. It may be empty.
+// Advice suggests a fix if the lines of a log do not have the mapping's form. It may be empty.
 func (m *Mapping) Advice() string {
 	switch {
 	case m.format == formatNginx && !m.own:

@@ -115,8 +115,7 @@ func variables(header string) []string {
 	return []string{"http_" + strings.ReplaceAll(strings.ToLower(header), "-", "_")}
 }
 
-// requestLine splits a request line into method, path and protocol. Parts that it does not have are empty: clients send
-// anything.
+// requestLine splits a request line into method, path and protocol. Missing parts are empty: clients send anything.
 func requestLine(line []byte) (parts [3][]byte) {
 	method, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok || len(method) == 0 {

@@ -52,7 +52,7 @@ func TestNginxLogFormat(t *testing.T) {
 	check(t, "format: nginx\npattern: '[$date_local] $remote_addr'\ntime: {field: date_local, layout: clf}\ndomain: d\ndescriptors: [[{key: c, field: remote_addr}]]\n", "[01/Mar/2026:21:00:00 +0900] a\n", "1 2026-03-01T12:00:00Z d (c=a) by c=a")
 }
 
-// Lines that do not have the form say where they differ from it.
+// The error of a line that does not have the form gives the column where it differs.
 func TestNginxBadLines(t *testing.T) {
 	check(t, "format: nginx"+webMapping, `127.0.0.1 - - [22/Nov/2026:14:50:11 +0000] "GET / HTTP/1.1" 404 153 "-" "a" "x"
 127.0.0.1 - - 22/Nov/2026
@@ -86,7 +86,7 @@ func TestApache(t *testing.T) {
 		`bad line 8: column 71: after http_referer stands "\"", not "\" \"": a quote within a value makes a line of text ambiguous`)
 }
 
-// A wrong log_format says where it is wrong, and what to do.
+// The error of a wrong log_format gives the position, and a fix.
 func TestWrongLogFormats(t *testing.T) {
 	for _, c := range []struct{ mapping, want string }{
 		{"format: nginx\npattern: '$remote_addr $'", "m.yaml:2:10: `pattern`: column 14: no name of a variable stands after $: write one such as $remote_addr"},
@@ -108,7 +108,7 @@ func TestWrongLogFormats(t *testing.T) {
 	}
 }
 
-// Where no line has the form, the mapping says what to do.
+// If no line has the form, the mapping has advice.
 func TestAdvice(t *testing.T) {
 	for mapping, want := range map[string]string{
 		"format: nginx\n":                                    "if nginx.conf has a log_format, write it as the `pattern` of the mapping, or as --pattern",

@@ -40,8 +40,8 @@ func (c *Case) Replay(ctx context.Context, ask Ask, clock func() time.Time) Resu
 	return Result{}
 }
 
-// difference returns how an answer, which was given between from and to, differs from the step's; empty: it does not.
-// It changes the answer.
+// difference describes how an answer, which was given between from and to, differs from the step's; empty if it does
+// not. It changes the answer.
 func (s *Step) difference(got *ratelimitv3.RateLimitResponse, err error, from, to time.Time) string {
 	switch {
 	case s.Error != "" && err == nil:

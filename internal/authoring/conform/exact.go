@@ -23,8 +23,8 @@ const (
 type counted struct {
 	Case
 	limits []limit
-	late   bool                         // its rules are loaded by its own steps
-	steps  func(*talk) (failure string) // empty: it passed, or was skipped
+	late   bool                         // its steps load the rules
+	steps  func(*talk) (failure string) // failure is empty if the case passed or was skipped
 }
 
 var exactCases = []counted{

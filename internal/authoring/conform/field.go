@@ -84,11 +84,11 @@ var fieldCases = []counted{
 		[]limit{{key: "user", requests: 5, unit: "day"}}, false, stopStore},
 }
 
-// waitAsTold uses up a second's limit and waits as long as the denial says, three times.
+// waitAsTold uses up a second's limit and waits for the time in the denial, three times.
 func waitAsTold(t *talk) string {
 	for range 3 {
 		var answer *ratelimitv3.RateLimitResponse
-		for range 100 { // a second may end meanwhile
+		for range 100 { // a second may end in the meantime
 			if answer = t.ask(1, "user=a"); t.err != nil || !passes(answer) {
 				break
 			}
@@ -105,7 +105,8 @@ func waitAsTold(t *talk) string {
 	return ""
 }
 
-// waitOf is how long a denial says to wait: in Retry-After, in a header of a reset, or in the status that denied.
+// waitOf returns the time to wait that a denial contains: in Retry-After, in a header of a reset, or in the status that
+// denied.
 func waitOf(denial *ratelimitv3.RateLimitResponse) (time.Duration, bool) {
 	for _, name := range []string{"retry-after", "reset"} {
 		for _, h := range denial.GetResponseHeadersToAdd() {

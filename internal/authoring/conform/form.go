@@ -18,7 +18,7 @@ const (
 	Limitador Form = "limitador" // one file for all namespaces
 )
 
-// limit is a limit of a case whose requests are counted. Without a value, each value of the key has its own counter.
+// limit is a limit of a case whose requests are counted. Without a value, each value of the key has a separate counter.
 type limit struct {
 	key, value   string
 	requests     int

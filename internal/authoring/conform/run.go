@@ -19,10 +19,10 @@ import (
 // Ask sends one request to the service.
 type Ask func(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error)
 
-// Options say which cases run, and how the service gets their rules. Ask, Reserve and Rules are required.
+// Options select the cases, and describe how the service gets their rules. Ask, Reserve and Rules are required.
 type Options struct {
 	Ask     Ask
-	Reserve Ask    // calls Reserve of kuadrant.service.ratelimit.v1.RateLimitService; nil: reservations are not tried
+	Reserve Ask    // calls Reserve of kuadrant.service.ratelimit.v1.RateLimitService; if nil, reservations are not tried
 	Rules   string // the directory from which the service reads rule files
 
 	Form  Form           // form of the rule files; default Envoy

@@ -20,7 +20,7 @@ type Setup struct {
 // Plain is the name of the setup that needs no settings.
 const Plain = "plain"
 
-// Level says where cases come from.
+// Level is the origin of cases.
 type Level string
 
 // The levels.
@@ -44,7 +44,7 @@ type Case struct {
 // Step is a request and its answer, as protobuf's JSON.
 type Step struct {
 	Request  json.RawMessage
-	Response json.RawMessage // nil: an error is expected
+	Response json.RawMessage // nil if an error is expected
 	Error    string          // the error of envoyproxy/ratelimit; any other is as good
 	Differs  string          // "headers" or "answer": these are not compared, because envoyproxy/ratelimit is wrong there
 }

@@ -40,7 +40,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 type explainer struct {
 	o       *Options
 	limiter *limiter.Limiter
-	domain  *descriptor.Domain // nil: no rules are loaded for it
+	domain  *descriptor.Domain // nil if it has no rules
 }
 
 func (x *explainer) run(ctx context.Context) (*Report, error) {

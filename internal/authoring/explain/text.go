@@ -71,7 +71,7 @@ func (w reportWriter) descriptor(r *Report, d *Descriptor) {
 	}
 }
 
-// bucket says in which order the pairs of a bucket's id are matched.
+// bucket writes the order in which the pairs of a bucket's id are matched.
 func (w reportWriter) bucket(q *QuotaBucket) {
 	order := "the pairs are sorted by key"
 	if len(q.Order) > 0 {

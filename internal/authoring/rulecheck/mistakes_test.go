@@ -175,7 +175,7 @@ func cell(s string) string {
 	return "`" + s + "`"
 }
 
-// Each finding has its own position: a line and a column that exist in the file.
+// Each finding has a position: a line and a column that exist in the file.
 func TestMistakesHaveAPlace(t *testing.T) {
 	for _, m := range typicalMistakes(t) {
 		for _, f := range m.found {

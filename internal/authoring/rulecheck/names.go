@@ -30,7 +30,7 @@ func (c *checker) names(d *domain) {
 				continue
 			}
 			if d.named || shown[l.name] {
-				continue // a header says it: limits share it on purpose
+				continue // limits share the name of a header on purpose
 			}
 			if at == before {
 				at = n.at // an alias repeats the name

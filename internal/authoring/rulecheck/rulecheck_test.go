@@ -401,8 +401,8 @@ b.yaml:1:205: warning: line one` + "\ufffd" + `line two [star-alone]
 	}
 }
 
-// The service reads probable mistakes as envoyproxy/ratelimit does. An error of such a file says so; one of a file that
-// is not loaded does not.
+// The service reads probable mistakes as envoyproxy/ratelimit does. An error of such a file mentions it; one of a file
+// that is not loaded does not.
 func TestErrorsThatTheServiceTolerates(t *testing.T) {
 	const twice = "domain: %s\ndescriptors:\n  - key: k\n    key: k\n    rate_limit: {unit: day, requests_per_unit: 1%s}\n"
 	found := Check([]config.File{

@@ -30,7 +30,7 @@ type Options struct {
 	Disable []string // codes that are left out
 
 	Overrides []string // files of overrides, each checked against the rules of all paths
-	Regions   []string // the names of all regions; empty: any name can be one
+	Regions   []string // the names of all regions; if empty, any name can be one
 }
 
 // Report has the findings of a run.
@@ -180,7 +180,7 @@ func overrides(name string, sets []*set, o *Options, alone bool) []Finding {
 // checker collects the findings in files that load.
 type checker struct {
 	now     time.Time
-	regions []string // all; empty: any name can be one
+	regions []string // the names of all regions; if empty, any name can be one
 	found   []Finding
 
 	overlaps, covers int // pairs of patterns that were compared
@@ -211,8 +211,8 @@ func (c *checker) domain(d *domain) {
 	c.buckets(d)
 }
 
-// oncePerFile are codes with at most one finding per file: there may be thousands of findings, and a single one says
-// little.
+// oncePerFile are codes with at most one finding per file: there may be thousands of findings, and more than one would
+// not help.
 var oncePerFile = []string{codePerSecond, codeWindowUnnamed, codeNewline, codeNameOfWindow}
 
 // together keeps only the first finding of these codes in a file.
@@ -360,7 +360,7 @@ func folder(dir string) (*set, error) {
 	return s, nil
 }
 
-// read reads a file. elsewhere says that its name is a link that leads out of the directory.
+// read reads a file. elsewhere is set if its name is a link that leads out of the directory.
 func (s *set) read(name string, elsewhere bool) {
 	data, err := stdin.ReadFile(name)
 	name = stdin.NameOf(name)

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
-// TextOptions say how WriteText writes.
+// TextOptions control the output of WriteText.
 type TextOptions struct {
 	Color bool // use terminal colours
 	Info  bool // include notes

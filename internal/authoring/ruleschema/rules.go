@@ -53,8 +53,8 @@ func headers() *jsonschema.Schema {
 		Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{enum(descriptor.HeaderFamilyNames), ref("header")}}}
 }
 
-// relateHeader adds the names that no header may have, and that only an answer to a denied request can say how long to
-// wait.
+// relateHeader adds two restrictions: the names that no header may have, and that only an answer to a denied request
+// can have a time to wait.
 func relateHeader(h *jsonschema.Schema) {
 	name, value, of := config.MaxHeaderName, config.MaxHeaderValue, config.MaxHeaderOf
 	h.AllOf = append(h.AllOf,

@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// Coverage says which rules the tests reached: a request matched them, and neither its own limit nor another rule
-// replaced them.
+// Coverage tells which rules the tests reached: a request matched them, and neither a limit of the request nor another
+// rule replaced them.
 type Coverage struct {
 	Rules   int         `json:"rules"`
 	Reached int         `json:"reached"`
@@ -27,7 +27,7 @@ type Missed struct {
 	Rule string `json:"rule"` // its path
 }
 
-// Percent returns the share of rules that were reached, from 0 to 100; 100 if there are none.
+// Percent returns the share of rules that were reached, from 0 to 100; 100 without rules.
 func (c *Coverage) Percent() float64 {
 	if c.Rules == 0 {
 		return 100
@@ -35,7 +35,7 @@ func (c *Coverage) Percent() float64 {
 	return 100 * float64(c.Reached) / float64(c.Rules)
 }
 
-// reach says which rules of a tree were reached.
+// reach records which rules of a tree were reached.
 type reach struct {
 	tree *descriptor.Tree
 	hit  []bool // whether a rule was reached, indexed by Rule.Index

@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// IsTestFile says whether a file of that name holds tests: it ends in _test.yaml or _test.yml.
+// IsTestFile reports whether a file of that name holds tests: it ends in _test.yaml or _test.yml.
 func IsTestFile(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }

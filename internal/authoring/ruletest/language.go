@@ -26,7 +26,7 @@ const maxRepeat = 10_000_000
 // testFile is one test file.
 type testFile struct {
 	name     string
-	rules    []ruleRef // empty: the file of the same name without _test
+	rules    []ruleRef // empty for the file of the same name without _test
 	merge    bool
 	domain   string
 	start    time.Time
@@ -94,7 +94,7 @@ type expectation struct {
 
 type wantHeader struct {
 	name  string
-	value *string // nil: the header must be absent
+	value *string // nil if the header must be absent
 	at    yamlform.Position
 }
 
@@ -485,7 +485,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 const (
 	never     = "never"         // the wait of a request that is heavier than its limit
 	noRule    = "none"          // the rule of a descriptor that none applies to
-	ofRequest = "request_limit" // the rule of a descriptor that brings its own limit
+	ofRequest = "request_limit" // the rule of a descriptor that carries a limit
 )
 
 var codeNames = []string{limiter.OK: limiter.OK.String(), limiter.OverLimit: limiter.OverLimit.String()}
@@ -680,7 +680,7 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 	}
 }
 
-// make returns the request of a step. at is the step; sound says that nothing is known to be wrong with its keys.
+// make returns the request of a step. at is the step; sound is set if no error in its keys is known.
 func (q *requestReading) make(at yamlform.Value, sound bool) limiter.Request {
 	if len(q.all.weights) > 1 {
 		q.all.weights[1].Errorf("write only one of `hits`, `peek` and `refund`")

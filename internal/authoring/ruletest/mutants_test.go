@@ -364,8 +364,8 @@ func judge(ctx context.Context, mutants []Mutant, byRules map[string][]*suite) (
 	return r, nil
 }
 
-// fails runs the suite with its rules replaced by a mutant, or with its own rules if m is nil. It returns the first
-// failure, or "".
+// fails runs the suite with its rules replaced by a mutant, or unchanged if m is nil. It returns the first failure, or
+// "".
 func (s *suite) fails(ctx context.Context, m *Mutant) string {
 	with := &suite{testFile: s.testFile, rules: slices.Clone(s.rules)}
 	for i := range with.rules {

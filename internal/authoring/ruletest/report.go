@@ -47,7 +47,7 @@ type CaseResult struct {
 	Col      int           `json:"col"`
 	Steps    int           `json:"steps"`
 	Requests int           `json:"requests"`
-	Failures []Failure     `json:"failures,omitempty"` // empty: the case passed
+	Failures []Failure     `json:"failures,omitempty"` // empty if the case passed
 	Elapsed  time.Duration `json:"-"`
 }
 

@@ -70,7 +70,7 @@ func TestReportsObeyNoText(t *testing.T) {
 	}
 }
 
-// The shipped rule files decide as their comments say. Every rule is tested.
+// The shipped rule files decide as their comments describe. Every rule is tested.
 func TestShippedDomains(t *testing.T) {
 	rules, err := RuleFiles(shipped)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 // Options control a Run. The zero value runs every case of all files.
 type Options struct {
-	Match    *regexp.Regexp // runs the cases it matches, of "FILE: NAME"; nil: all
+	Match    *regexp.Regexp // runs the cases whose "FILE: NAME" matches; nil runs all
 	Parallel int            // number of files in parallel; 0 means as many as Go uses processors
 	Rules    []string       // rule files that count in Report.Coverage in addition to the files that the tests name
 
@@ -81,7 +81,7 @@ type suiteRun struct {
 // limiterFor is the key of a limiter. Only requests of several descriptors need to know which one decided.
 type limiterFor struct {
 	settings  *limiter.Settings
-	overrides *testCase // nil: only the overrides of the file
+	overrides *testCase // nil for only the overrides of the file
 	explain   bool
 }
 

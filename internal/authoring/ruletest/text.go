@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/terminal"
 )
 
-// TextOptions say how WriteText writes.
+// TextOptions control the output of WriteText.
 type TextOptions struct {
 	Color    bool // use terminal colours
 	Verbose  bool // every case, also the ones that passed
@@ -144,7 +144,7 @@ func (s *State) String() string {
 	return b.String()
 }
 
-// rule returns the rule and its position, "" if there was none.
+// rule returns the rule and its position, or "" without a rule.
 func (s *State) rule() string {
 	path := s.Rule
 	if s.Replaced != "" {

@@ -33,7 +33,7 @@ type customerRow struct {
 	newly, passed    int64 // denied only by the new rules, and only by the old rules
 	by, byNewly      blame // the limits that denied it, and the limits that newly denied it
 	byOld            blame // the limits of the old rules that denied it
-	first            int64 // when it was first denied, or newly denied if rules are compared; 0: never
+	first            int64 // time of the first denial, or of the first new denial if rules are compared; 0 if never denied
 	missed           int64 // requests that an earlier, dropped row may have had
 }
 

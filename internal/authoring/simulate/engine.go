@@ -43,8 +43,9 @@ type engine struct {
 type denyingStore struct {
 	*memory.Store
 	denied []deniedTake // the denied takes of the current request
-	lasts  int64        // how long requests are in flight, in microseconds; 0: for the whole time that a place is theirs
-	whole  []wholeLimit // whole limits of the current request
+	// time that requests are in flight, in microseconds; 0 means as long as the rule lets them keep a place
+	lasts int64
+	whole []wholeLimit // whole limits of the current request
 }
 
 // wholeLimit is the limit of a take that was made to last as long as requests do.
@@ -73,7 +74,8 @@ func newEngine(rules *Rules, o *Options) *engine {
 	tree := rules.Tree
 	e := &engine{tree: tree, most: cmp.Or(o.MaxCounters, memory.DefaultMaxCounters),
 		rules: make([]ruleCount, len(tree.Rules))}
-	// Where the service would share counters, the report says that there are not enough.
+	// When memory is full, the service would let customers share counters. Here they get none, and the report warns that
+	// MaxCounters is too small.
 	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
 	e.store.lasts = o.Duration.Microseconds()
 	e.limiter = limiter.New(limiter.Options{Store: &e.store})

@@ -129,7 +129,7 @@ func log(name string, r io.Reader) simulate.Log {
 	return simulate.Log{Name: name, Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}
 }
 
-// cpuSeconds is how long this process has used processors: on a machine that has other work, it says more than a clock.
+// cpuSeconds is the processor time of this process: on a busy machine, it is a better measure than a clock.
 func cpuSeconds(t testing.TB) float64 {
 	t.Helper()
 	var u syscall.Rusage

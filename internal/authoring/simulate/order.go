@@ -15,7 +15,7 @@ import (
 // back.
 type order struct {
 	slots     []slot
-	width     int64 // microseconds of a slot; 0: there is one slot, and lines stay in their order
+	width     int64 // microseconds of a slot; 0 means one slot, in which lines stay in their order
 	head      int64 // the number of the newest slot
 	begun     bool
 	newest    int64 // the newest time seen

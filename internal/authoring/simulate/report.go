@@ -87,7 +87,7 @@ type Rule struct {
 	File   string     `json:"file,omitempty"`
 	Line   int        `json:"line,omitempty"`
 	Shadow bool       `json:"shadow_mode,omitempty"`
-	New    *RuleCount `json:"new,omitempty"` // nil: the directory has no such rule
+	New    *RuleCount `json:"new,omitempty"` // nil if the directory has no such rule
 	Old    *RuleCount `json:"old,omitempty"`
 	// requests; counts for each rule of the new directory that denies
 	NewlyDenied int64 `json:"newly_denied,omitempty"`

@@ -19,19 +19,20 @@ import (
 // Options are the inputs of Run. Rules, Mapping and Logs are required.
 type Options struct {
 	Rules     Rules
-	Against   *Rules // the old rules to compare with; nil: none
-	Overrides string // the file that the overrides of both are from, for the report; empty: none
+	Against   *Rules // the old rules to compare with; nil compares nothing
+	Overrides string // the file that the overrides of both are from, for the report; empty without overrides
 	Settings  limiter.Settings
 	Mapping   *accesslog.Mapping
 	Logs      []Log
 
 	// Duration is how long each request is in flight, in whole milliseconds. For this time a request keeps its place under
-	// a concurrency limit. 0: as long as the rule allows, because a log does not say when a request ended.
+	// a concurrency limit. 0 means as long as the rule allows, because a log does not contain the time when a request
+	// ended.
 	Duration time.Duration
 
-	Window       time.Duration // lines are sorted within this time; 0: lines are not sorted
+	Window       time.Duration // lines are sorted within this time; 0 disables sorting
 	MaxBadLines  int           // more bad lines fail the run; negative: no bound
-	MaxBadShare  float64       // a larger share of bad lines, in percent, fails the run at its end; 0: no bound
+	MaxBadShare  float64       // a larger share of bad lines, in percent, fails the run at its end; 0 means no bound
 	MaxCustomers int           // most customers counted individually at the same time; 0 means 100,000
 	MaxCounters  int           // most counters in use at the same time, as in the memory backend; 0 means 2,000,000
 
@@ -71,7 +72,7 @@ type Verdict struct {
 // BadLinesError is returned for logs with more bad lines than Options.MaxBadLines or Options.MaxBadShare.
 type BadLinesError struct {
 	Max   int
-	Share string    // how many of the lines are bad, and how many may be; empty: there are more than Max
+	Share string    // how many of the lines are bad, and how many may be; empty if there are more than Max
 	Lines []BadLine // the first ones
 }
 
@@ -137,7 +138,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-	case <-ctx.Done(): // a blocked read of a log ends on its own
+	case <-ctx.Done(): // a blocked read of a log ends without help
 		return nil, ctx.Err()
 	}
 	if r.requests == 0 {
@@ -193,7 +194,7 @@ func (r *run) decide(ctx context.Context, b *batch) error {
 	return ctx.Err()
 }
 
-// old returns the verdict of the old rules; the zero verdict if there are none.
+// old returns the verdict of the old rules; the zero verdict without old rules.
 func (b *batch) old(i int) verdict {
 	if len(b.verdicts[1]) == 0 {
 		return verdict{}

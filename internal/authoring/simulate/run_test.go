@@ -581,8 +581,8 @@ func TestLoadRules(t *testing.T) {
 	}
 }
 
-// A log does not say how long requests were in flight. So they keep their places for the whole ttl, or as long as the
-// customer says.
+// A log does not contain how long requests were in flight. So they keep their places for the whole ttl, or for
+// Options.Duration.
 func TestRequestsInFlight(t *testing.T) {
 	folder := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
 		"- {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}\n")

@@ -14,7 +14,7 @@ const (
 
 // burst collects events that are close together in time. The zero value is ready to use. Only one goroutine may use it.
 type burst struct {
-	first time.Time // zero: no event is waiting
+	first time.Time // zero while no event is waiting
 	due   time.Time // when the newest event has been quiet for long enough
 	timer *time.Timer
 }

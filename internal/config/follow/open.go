@@ -24,7 +24,7 @@ func Open(o config.Options, apply func(config.Result)) (work func(context.Contex
 	return func(ctx context.Context) error { return Folder(ctx, f, apply) }, nil
 }
 
-// noRules says why no file of a directory can be used.
+// noRules returns the error that explains why no file of a directory can be used.
 func noRules(folder string, files []descriptor.FileStatus) error {
 	if len(files) == 0 {
 		return fmt.Errorf("%s has no rule file (*.yaml)", folder)

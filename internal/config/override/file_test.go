@@ -245,7 +245,7 @@ func FuzzReadFile(f *testing.F) {
 	})
 }
 
-// readFile reads a file, and forgets where the overrides stand in it.
+// readFile reads a file, and drops the positions of the overrides.
 func readFile(name string, data []byte) ([]Override, []*yamlform.Error) {
 	placed, errs := ReadFile(name, data)
 	if len(errs) > 0 {

@@ -27,11 +27,11 @@ const (
 	mostLogged = 10 // errors of a file
 )
 
-// FileOptions say which file has the overrides.
+// FileOptions select the file of overrides.
 type FileOptions struct {
 	Path    string
 	Log     *slog.Logger    // default slog.Default()
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // if nil, metrics are counted but not registered
 }
 
 // File is a source that reads overrides from a YAML file. People and their tools change the file. A version that cannot
@@ -45,7 +45,7 @@ type File struct {
 	mu      sync.Mutex
 	info    fs.FileInfo // state of the file when it was read
 	records []Placed    // the overrides, in the order of the file
-	listed  []listed    // records, sorted for List; nil: not sorted yet
+	listed  []listed    // records, sorted for List; nil until sorted
 	set     *Set        // set of the records
 	failing string      // why the newest content cannot be used
 }

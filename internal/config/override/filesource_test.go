@@ -115,7 +115,7 @@ func editOf(value string, requests uint64) override.Edit {
 	}}
 }
 
-// A change of the file is noticed however it was made. A bad version is not used, and the log says where it is wrong.
+// Every kind of change of the file is noticed. A bad version is not used, and the log gives the position of the error.
 func TestFileIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "overrides.yaml")

@@ -32,10 +32,10 @@ func NewMetrics(registry metric.Registry) *Metrics {
 	return m
 }
 
-// Hold says which overrides are active.
+// Hold sets the active overrides.
 func (m *Metrics) Hold(s *Set) { m.set.Store(s) }
 
-// SetUp says whether the source can be read. It returns whether that is news.
+// SetUp sets whether the source can be read. It returns whether that is a change.
 func (m *Metrics) SetUp(up bool) (changed bool) { return m.up.Swap(up) != up }
 
 // Up reports whether the source can be read.

@@ -30,7 +30,7 @@ type Override struct {
 type Identity struct {
 	Domain string
 	Rule   string // the rule's path
-	Limit  string // the name of one of the rule's limits; empty: the only one, or all
+	Limit  string // the name of one of the rule's limits; empty means the only one, or all
 	// the descriptor that the client sends, with grouped values if the rule groups them
 	Entries []descriptor.Entry
 }
@@ -39,7 +39,7 @@ type Identity struct {
 type Numbers struct {
 	Kind     Kind
 	Requests uint64 // Replace: requests per unit. Scale: the factor in millionths
-	// Replace: the burst of a bucket; 0: the rule's, or Requests where the rule's is as large as its requests
+	// Replace: the burst of a bucket; 0 means the rule's, or Requests where the rule's is as large as its requests
 	Burst uint64
 
 	NotBefore int64 // seconds since the Unix epoch; 0 means immediately

@@ -100,7 +100,7 @@ func at(rule *descriptor.Rule) string {
 	return fmt.Sprintf(" (%s:%d)", rule.Position.File, rule.Position.Line)
 }
 
-// meant says which of the names was probably meant, and lists them if there are few. It also knows synonyms.
+// meant suggests the name that was probably meant, and lists the names if there are few. It also recognizes synonyms.
 func meant(word string, names []string, others ...string) string {
 	slices.Sort(names)
 	if c := yamlform.Closest(word, slices.Concat(names, others)); c != "" {
@@ -113,7 +113,7 @@ func meant(word string, names []string, others ...string) string {
 	return ": write " + yamlform.List(names, "or")
 }
 
-// mismatch says why the entries and the rule do not belong together. matched is the rule that the entries match, if
+// mismatch explains why the entries and the rule do not fit together. matched is the rule that the entries match, if
 // any.
 func mismatch(tree *descriptor.Tree, o *Override, matched *descriptor.Rule) error {
 	var found []*descriptor.Rule

@@ -65,7 +65,7 @@ func TestResolve(t *testing.T) {
 		{"per_tenant", "per_tenant", "tenant=acme", five, "api.tenant", ""},
 		{"api.client", "only", "client=c", five, "api.client", ""},
 		{"only", "", "client=c", five, "api.client", ""},
-		{"users", "", "user=ann", five, "api.user", ""}, // the entries say which
+		{"users", "", "user=ann", five, "api.user", ""}, // the entries select the rule
 		{"tenant.path_/v1/*", "hourly", both, five, "api.tenant.path_/v1/*", "hourly"},
 		{"hourly", "", both, five, "api.tenant.path_/v1/*", "hourly"},
 		{"hourly", "hourly", both, five, "api.tenant.path_/v1/*", "hourly"},
@@ -122,7 +122,7 @@ func TestResolveErrors(t *testing.T) {
 	}
 }
 
-// An override is for the value that counts. A file has to name it, because the service reads it without rules.
+// An override is for the grouped value. A file has to name it, because the service reads it without rules.
 func TestResolveGroupedValues(t *testing.T) {
 	tree, errs := config.Compile([]config.File{{Name: "api.yaml", Data: []byte(`domain: api
 descriptors:

@@ -40,7 +40,7 @@ const (
 type Edit struct {
 	Override        // its Author, Version and Changed are set by the source
 	Remove   bool   // only the Identity and the Reason matter
-	Expect   *int64 // the Version that the record must have now, 0 for none; nil: any
+	Expect   *int64 // the Version that the record must have now, 0 if it must not exist; nil allows any
 }
 
 // Check returns a *ConflictError if the edit expects another version than the record has. The record is nil if it does
@@ -59,7 +59,7 @@ func (e *Edit) Check(record *Override) error {
 // Query selects records.
 type Query struct {
 	Domain string
-	Rule   string            // a path; empty: all rules
+	Rule   string            // a path; empty means all rules
 	Where  map[string]string // entries that the descriptor must have
 	After  string            // start of the page, from the previous page; empty for the first
 	Limit  int               // the most records of a page; 0 means 100, the maximum is 1000
@@ -71,8 +71,8 @@ type Event struct {
 	At      time.Time
 	Author  string
 	Reason  string
-	Before  *Override // nil: there was none
-	After   *Override // nil: it was removed
+	Before  *Override // nil if it is new
+	After   *Override // nil if it was removed
 }
 
 // ErrFull is the error of a write that does not fit.

@@ -18,7 +18,7 @@ type unwritable struct{ *override.File }
 
 func (unwritable) Turn(context.Context, time.Duration) (bool, error) { return true, nil }
 
-// The service sweeps once a minute, and says once that it cannot.
+// The service sweeps once a minute, and logs once that it cannot.
 func TestSweeperRuns(t *testing.T) {
 	const text = "overrides:\n- {domain: d, rule: d.k, entries: k=a, blocked: true, expires_at: 1999-03-01T12:00:00Z}\n"
 	path := filepath.Join(t.TempDir(), "overrides.yaml")

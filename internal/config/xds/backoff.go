@@ -36,7 +36,7 @@ type rejections struct {
 
 	version string
 	content sum
-	reason  string    // empty: nothing is rejected
+	reason  string    // empty if nothing is rejected
 	nacks   int       // sent for these rules
 	last    time.Time // when the last NACK was sent
 }

@@ -33,8 +33,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// The server gets at most one rejection per shortest wait, whatever is rejected and when. The next rejection goes out
-// no later than the longest wait after the one before. The waits for one version or one content grow.
+// The server gets at most one rejection per shortest wait, for all contents and times. The next rejection is sent no
+// later than the longest wait after the one before. The waits for one version or one content grow.
 func TestRejections(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := rejections{first: time.Second, most: 30 * time.Second}

@@ -21,7 +21,7 @@ import (
 // Options are the settings of a Client. Only Server must be set.
 type Options struct {
 	Server  string             // host:port, or another target of gRPC
-	TLS     func() *tls.Config // called for every connection; nil: no TLS
+	TLS     func() *tls.Config // called for every connection; nil disables TLS
 	Headers map[string]string  // sent with the stream, by name; see ParseHeaders
 
 	NodeID       string
@@ -30,7 +30,7 @@ type Options struct {
 	MaxMessageBytes int // largest size of one response; 0 means 64 MiB
 
 	ConnectRetry time.Duration // between attempts to connect, plus or minus half; 0 means 3 s
-	Backoff      Backoff       // before reconnecting after a stream has ended; zero: 10 s to 60 s, plus or minus half
+	Backoff      Backoff       // before reconnecting after a stream has ended; zero means 10 s to 60 s, plus or minus half
 
 	// RejectedRetry is the shortest and RejectedRetryMax the longest wait before a repeated NACK for the same rules; 0
 	// means 1 s and 30 s. A server that sends corrected rules only after a NACK is delayed by that wait.
@@ -39,7 +39,7 @@ type Options struct {
 	MergeDomains bool               // resources of one domain are merged, see config.ResourceOptions
 	Tree         descriptor.Options // see config.ResourceOptions
 	Logger       *slog.Logger       // nil means slog.Default()
-	Metrics      metric.Registry    // nil: no metrics
+	Metrics      metric.Registry    // nil disables metrics
 
 	pingEvery, pingTimeout time.Duration // shorter in tests
 }

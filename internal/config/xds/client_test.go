@@ -267,7 +267,7 @@ func TestTheStreamIsRejected(t *testing.T) {
 	}
 }
 
-// scripted is a server that sends given responses, whatever the client answers.
+// scripted is a server that sends given responses and ignores the client's answers.
 type scripted struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	send     chan *discoveryv3.DiscoveryResponse

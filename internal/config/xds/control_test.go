@@ -211,7 +211,7 @@ func (r *running) apply(result config.Result) {
 	r.results = append(r.results, result)
 }
 
-// tree returns the active rules, or nil if there are none yet.
+// tree returns the active rules, or nil before the first.
 func (r *running) tree() *descriptor.Tree {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -204,7 +204,7 @@ descriptors:
 			cmpopts.IgnoreTypes(descriptor.Position{}), cmpopts.IgnoreFields(descriptor.Rule{}, "Index", "shared")); diff != "" {
 			t.Errorf("%s (-file +xDS):\n%s", f.Name, diff)
 		}
-		if want.Checksum != got.Checksum { // says so of groups too
+		if want.Checksum != got.Checksum { // the checksum shows differences in groups too
 			t.Errorf("%s: the rules mean something else over xDS", f.Name)
 		}
 		for _, r := range want.Rules {

@@ -107,8 +107,8 @@ type session struct {
 }
 
 // A server may send sets faster than anyone needs them. After each one the client pauses, several times as long as the
-// work took, and then uses the newest set of those that came meanwhile. So rules take at most a quarter of a processor,
-// and their log stays short.
+// work took, and then uses the newest set received by then. So rules take at most a quarter of a processor, and their
+// log stays short.
 const (
 	workShare  = 3
 	leastPause = 100 * time.Millisecond

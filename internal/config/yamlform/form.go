@@ -33,8 +33,8 @@ func NewForm[T any](name, what string, fields ...Field[T]) *Form[T] {
 	return f
 }
 
-// Read reads a map of that form. It says whether v is a map, and whether unknown keys were found in it: then a key that
-// seems to be missing is probably one of them, misspelt.
+// Read reads a map of that form. It reports whether v is a map, and whether unknown keys were found in it: then a key
+// that seems to be missing is probably one of them, misspelt.
 func Read[T any](v Value, f *Form[T], into *T) (read, unknown bool) {
 	if !v.IsMap() {
 		v.Errorf("%s must be a map of keys (%s), this is %s", f.What, List(f.Names(), "and"), v.What())

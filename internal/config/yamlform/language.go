@@ -35,7 +35,7 @@ func (m *Map) index(name string) int {
 	return -1
 }
 
-// Has says whether the map has a key of that name.
+// Has reports whether the map has a key of that name.
 func (m *Map) Has(name string) bool { return m.index(name) >= 0 }
 
 // Key is one key of a map.

@@ -2,7 +2,7 @@ package yamlform
 
 import "fmt"
 
-// MaxErrors is how many errors a Reader reports of one file; one more says how many it left out.
+// MaxErrors is the number of errors that a Reader reports for one file; one more tells how many it left out.
 const MaxErrors = 500
 
 // notes collects the errors, or the warnings, of one file.
@@ -14,8 +14,8 @@ type notes struct {
 	more int                   // number of notes beyond MaxErrors
 }
 
-// add notes an error. repeats says that the same error may have been noted before. The message of an error beyond
-// MaxErrors is not made.
+// add notes an error. repeats is set if the same error may have been noted before. The message of an error beyond
+// MaxErrors is not built.
 func (n *notes) add(repeats bool, at Position, reference Reference, format string, args []any) {
 	if len(n.all) >= MaxErrors {
 		if _, again := n.at[at]; !again {

@@ -16,7 +16,7 @@ const MaxLevels = 32
 // with the text, so that many short files do not cost more than one long file.
 func MaxExpanded(size int) int { return min(10_000+16*size, 2_000_000) }
 
-// Options say how a Reader reads.
+// Options control how a Reader reads.
 type Options struct {
 	// Places are the maps that a file of this language may have. A key that stands in the wrong one gets an error that
 	// names the right one; earlier places win.
@@ -170,8 +170,8 @@ func documents(data []byte) (docs []*yaml.Node, err error) {
 	}
 }
 
-// recovered makes a panic of the library an error. The library returns its own errors; a panic is a bug in it, and one
-// file must not end the process.
+// recovered turns a panic of the library into an error. The library returns ordinary errors; a panic is a bug in it,
+// and one file must not end the process.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("yaml: %v", p)

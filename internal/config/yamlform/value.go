@@ -12,7 +12,7 @@ type Value struct {
 	r   *Reader
 	at  *yaml.Node
 	key *Key   // the key that it is the value of, or an item of
-	via *alias // the aliases that lead here; nil: none
+	via *alias // the aliases that lead here; nil without any
 }
 
 // alias is one alias on the way to a value.
@@ -38,7 +38,7 @@ func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 		return Value{}, false
 	}
 	if n.Kind == yaml.AliasNode {
-		if v.r.expanded > v.r.most { // an error says so already
+		if v.r.expanded > v.r.most { // the error is already recorded
 			return Value{}, false
 		}
 		if n.Alias == nil || v.via.leadsThrough(n.Alias) {
@@ -76,7 +76,7 @@ func target(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Given says whether there is a value.
+// Given reports whether there is a value.
 func (v Value) Given() bool { return v.at != nil }
 
 // Key returns the name of the key that the value belongs to, or "".
@@ -101,19 +101,19 @@ func (v Value) Warnf(reference Reference, format string, args ...any) {
 	v.r.WarnAt(v.Position(), reference, format, args...)
 }
 
-// IsMap says whether the value is a map.
+// IsMap reports whether the value is a map.
 func (v Value) IsMap() bool { return v.node().Kind == yaml.MappingNode }
 
-// IsList says whether the value is a list.
+// IsList reports whether the value is a list.
 func (v Value) IsList() bool { return v.node().Kind == yaml.SequenceNode }
 
-// IsScalar says whether the value is neither a map nor a list.
+// IsScalar reports whether the value is neither a map nor a list.
 func (v Value) IsScalar() bool { return v.node().Kind == yaml.ScalarNode }
 
-// IsNumber says whether the value is a whole number in a file, without quotes.
+// IsNumber reports whether the value is a whole number in a file, without quotes.
 func (v Value) IsNumber() bool { return v.node().Kind == yaml.ScalarNode && v.node().Tag == "!!int" }
 
-// IsNull says whether the value is null. A key whose value is null is as if it were absent.
+// IsNull reports whether the value is null. A key whose value is null is as if it were absent.
 func (v Value) IsNull() bool { return isNull(v.at) }
 
 func isNull(n *yaml.Node) bool {
@@ -155,8 +155,8 @@ func (v Value) Items() iter.Seq[Value] {
 	}
 }
 
-// Pairs yields the keys and values of a map. First come its own pairs, also repeated keys. Then come the pairs of the
-// maps that it merges in, if their keys were not yielded before. Nulls are included.
+// Pairs yields the keys and values of a map. First come the pairs of the map itself, including repeated keys. Then come
+// the pairs of the maps that it merges in, if their keys were not yielded before. Nulls are included.
 func (v Value) Pairs() iter.Seq2[Value, Value] {
 	return func(yield func(key, value Value) bool) {
 		if !v.IsMap() {
@@ -263,5 +263,5 @@ func (v Value) eachMap(merges int, read func(Value)) {
 	}
 }
 
-// isMerge says whether a key is the merge key, << without quotes.
+// isMerge reports whether a key is the merge key, << without quotes.
 func isMerge(k *yaml.Node) bool { return k.Kind == yaml.ScalarNode && k.Tag == "!!merge" }

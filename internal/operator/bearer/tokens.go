@@ -17,7 +17,7 @@ import (
 
 // Options are the sources of tokens. Both may be set.
 type Options struct {
-	Token string // one token; empty: none
+	Token string // one token; empty without one
 	Name  string // token owner's name in logs, such as the setting that the token comes from
 
 	// File has a token on each line. Before it may be the name of its owner, its role, or both in this order, with spaces

@@ -78,7 +78,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// No page may frame the console, and it may load and ask nothing but its own port.
+// No page may frame the console, and it may load and call only the port that it came from.
 func TestContentSecurity(t *testing.T) {
 	h := ask(http.MethodGet, Path).Header()
 	policy := h.Get("Content-Security-Policy")

@@ -3,5 +3,5 @@
 //
 // The page asks the admin API for everything else, as any other client does. Its files contain no secrets, so that a
 // browser may load them without a token. They are served as they are written, without a build step. The Content
-// Security Policy lets the page load and ask nothing but the port that it came from.
+// Security Policy lets the page load and call only the port that it came from.
 package console

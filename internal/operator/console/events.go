@@ -50,8 +50,8 @@ func (e *Events) Close() {
 	e.lookers.Wait()
 }
 
-// listen adds a listener; nil: there are too many, or the server ends. A listener that comes within a second of an
-// event gets that one, so that listeners who come and go do not make the replica look more often.
+// listen adds a listener. It returns nil if there are too many, or if the server ends. A listener that connects within
+// a second of an event gets that one, so that reconnecting listeners do not make the replica look more often.
 func (e *Events) listen() chan []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 // Options are the settings of a Collector. Source is required.
 type Options struct {
 	Source  statsd.Source
-	Mapping string       // YAML in the language of statsd_exporter; empty: the built-in one
+	Mapping string       // YAML in the language of statsd_exporter; empty means the built-in one
 	Tags    []statsd.Tag // labels of every series, unless the mapping sets a label of the same name
 
-	// Milliseconds keeps response times in milliseconds under the built-in mapping, although its metric's name says
+	// Milliseconds keeps response times in milliseconds under the built-in mapping, although its metric is named after
 	// seconds.
 	Milliseconds bool
 
@@ -47,9 +47,9 @@ type Collector struct {
 // name is the name of a statistic in two parts.
 type name struct{ path, stat string }
 
-// contribution says how a statistic contributes to a series.
+// contribution is the part that a statistic adds to a series.
 type contribution struct {
-	*series // nil: the statistic is not shown
+	*series // nil if the statistic is not shown
 	scale   float64
 }
 
@@ -60,7 +60,7 @@ type series struct {
 	value float64 // value in this scrape
 
 	always  bool          // shown even while it is zero
-	ttl     time.Duration // hidden after this time without a change; 0: never
+	ttl     time.Duration // hidden after this time without a change; 0 means never
 	last    float64
 	changed time.Time
 }

@@ -21,7 +21,7 @@ type Request struct {
 	Domain      string
 	Descriptors [][]descriptor.Entry
 	Hits        int64                 // hits of each descriptor; 0 peeks, a negative number refunds
-	Limit       *limiter.RequestLimit // replaces the limit of each descriptor's rule; nil: does not
+	Limit       *limiter.RequestLimit // replaces the limit of each descriptor's rule; nil keeps it
 }
 
 // Message returns the request as a message.

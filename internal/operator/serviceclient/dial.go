@@ -18,16 +18,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/stdin"
 )
 
-// Options say how a server is reached.
+// Options describe a connection to a server.
 type Options struct {
 	Server string // host:port, or unix:PATH; required
 
 	TLS        bool   // the connection is encrypted; CA, Cert and ServerName turn this on too
-	CA         string // file of the authorities to trust; empty: the system's. - is the standard input here and below
-	Cert, Key  string // files of the client certificate; empty: none
-	ServerName string // the name that the server's certificate must have; empty: the host of Server
+	CA         string // file of the authorities to trust; empty means the system's. - is the standard input here and below
+	Cert, Key  string // files of the client certificate; empty without one
+	ServerName string // the name that the server's certificate must have; empty means the host of Server
 
-	Token   string        // the bearer token to send; empty: none
+	Token   string        // the bearer token to send; empty without one
 	NoToken bool          // the command has no flag for a token, because the gRPC port needs none
 	Timeout time.Duration // timeout of one call; default 5 s
 }
@@ -149,7 +149,7 @@ func (c *Client) failure(err error) error {
 	switch s.Code() {
 	case codes.Unavailable:
 		if !errors.As(err, new(*unanswered)) {
-			break // the server itself says so
+			break // the server itself answered UNAVAILABLE
 		}
 		hint = "; is a server listening there, and do both sides use TLS, or neither?"
 		if c.o.Encrypted() {

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Load says how many requests are sent.
+// Load sets the number of requests to send, and how many may be in flight.
 type Load struct {
-	Count       int64 // how many are sent
+	Count       int64 // number of requests
 	Concurrency int   // most requests in flight; default 1
 }
 

@@ -13,15 +13,15 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Shares lists quota buckets whose ids have the entries where, at most as many as most says.
+// Shares lists at most most quota buckets whose ids have the entries where.
 func (c *Client) Shares(ctx context.Context, domain string, where []descriptor.Entry,
 	most uint32) (*adminv1.ListSharesResponse, error) {
 	return ask(ctx, c, adminv1.NewAdminServiceClient(c.conn).ListShares,
 		&adminv1.ListSharesRequest{Domain: domain, Entries: Entries(where), Limit: most})
 }
 
-// WriteShares writes the shares of a domain for people; selected says that only some buckets were asked for. Times are
-// written as they are from now.
+// WriteShares writes the shares of a domain for people; selected is set if only some buckets were asked for. Times are
+// relative to now.
 func WriteShares(to io.Writer, domain string, selected bool, s *adminv1.ListSharesResponse, now time.Time,
 	color bool) error {
 	w := answerWriter{terminal.NewWriter(to, color)}

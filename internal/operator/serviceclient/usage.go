@@ -9,8 +9,8 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// Usage lists the counters in use of descriptors that have the entries where. It reads pages until it has as many
-// descriptors as most says, or a few more, or there are no others. Its token says whether there may be more.
+// Usage lists the counters in use of descriptors that have the entries where. It reads pages until it has at least most
+// descriptors, or until there are no others. The token of its answer is set if there may be more.
 func (c *Client) Usage(ctx context.Context, domain string, where []descriptor.Entry,
 	most int) (*adminv1.UsageServiceListResponse, error) {
 	all := &adminv1.UsageServiceListResponse{}

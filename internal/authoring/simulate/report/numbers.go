@@ -52,7 +52,7 @@ func counted(n int64, what string) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
 
-// clip shortens a text to a number of characters; 0: any length.
+// clip shortens a text to a number of characters; 0 means any length.
 func clip(s string, most int) string {
 	if most == 0 || utf8.RuneCountInString(s) <= most {
 		return s
@@ -69,7 +69,8 @@ func span(r *simulate.Report) string {
 	return from + " to " + to + " UTC"
 }
 
-// by writes a limit and its number of denials: its rule, shortened to most characters (0: any length), and the limit.
+// by writes a limit and its number of denials: its rule, shortened to most characters (0 means any length), and the
+// limit.
 func by(r simulate.DeniedBy, most int) string {
 	name := clip(r.Rule, most)
 	if limit := rate(r.Name, r.Limit, r.Burst); limit != "" {

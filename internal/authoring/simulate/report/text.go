@@ -24,7 +24,7 @@ type textWriter struct {
 	narrow bool
 }
 
-// most is how many characters of a name are shown; 0: all.
+// most returns the number of characters of a name to show; 0 means all.
 func (w *textWriter) most(inTerminal int) int {
 	if w.narrow {
 		return inTerminal

@@ -10,7 +10,7 @@ import (
 )
 
 // Somebody writes something else under the keys of the overrides. The last good ones stay active, and the log and a
-// metric say so.
+// metric show it.
 func TestDamagedKeys(t *testing.T) {
 	r := redistest.Start(t)
 	for name, command := range map[string][]any{

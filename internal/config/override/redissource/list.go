@@ -112,7 +112,7 @@ func (s *Source) fields(ctx context.Context, domain, rule, after string) (fields
 	return fields, int64(len(fields)) == by.Count, nil
 }
 
-// records reads records. It leaves out those that were removed meanwhile, and those that cannot be read.
+// records reads records. It leaves out those that have just been removed, and those that cannot be read.
 func (s *Source) records(ctx context.Context, domain string, fields []string) ([]override.Override, error) {
 	texts, err := s.texts(ctx, domain, fields)
 	if err != nil {

@@ -46,7 +46,7 @@ type trouble int
 
 const (
 	noTrouble  trouble = iota
-	noAnswer           // Redis does not answer, or cannot: this ends on its own
+	noAnswer           // Redis does not answer, or cannot: this ends without help
 	unreadable         // somebody has written something else under our keys
 )
 

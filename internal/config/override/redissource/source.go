@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Options say where overrides are kept.
+// Options configure the connection and the place of the overrides.
 type Options struct {
 	// Client reaches Redis. One of its connections waits for changes all the time. It has no breaker: a breaker would see
 	// the wait for the next change as a server that does not answer.
@@ -35,7 +35,7 @@ type Options struct {
 	Copy string
 
 	Log     *slog.Logger    // default slog.Default()
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // if nil, metrics are counted but not registered
 }
 
 // Source keeps overrides in Redis. It implements override.Shared.

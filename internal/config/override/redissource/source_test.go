@@ -572,7 +572,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// A start without Redis uses the copy, and says so. Redis' overrides come in when it answers.
+// A start without Redis uses the copy, and logs that. Redis' overrides become active when it answers.
 func TestStartWithoutRedis(t *testing.T) {
 	r := redistest.Start(t, "--appendonly", "yes")
 	file := filepath.Join(t.TempDir(), "copy.yaml")
@@ -615,7 +615,7 @@ func TestStartWithoutRedis(t *testing.T) {
 	}
 }
 
-// A copy that was cut, changed or written by something else is not used, and the log says so.
+// A copy that was cut, changed or written by something else is not used, and that is logged.
 func TestBadCopy(t *testing.T) {
 	r := redistest.Start(t)
 	file := filepath.Join(t.TempDir(), "copy.yaml")

@@ -23,7 +23,7 @@ type Language struct {
 	Key  string // a key that makes items distinct: its value is a text
 
 	// Aliases adds the files whose aliases stand for millions of values. They take seconds, and yamlform bounds them for
-	// all languages: a language needs them if it makes its own passes over values.
+	// all languages: a language needs them if it makes further passes over values.
 	Aliases bool
 }
 
@@ -31,7 +31,7 @@ type Language struct {
 type text struct {
 	body string
 	good bool // it has no mistake
-	// squared says that aliases stand for n times n values. Readers stop at yamlform.MaxExpanded of them.
+	// squared is set if aliases stand for n times n values. Readers stop at yamlform.MaxExpanded of them.
 	squared bool
 }
 
