@@ -13,15 +13,15 @@ type Active struct {
 
 	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local
 	// midnight: from Begin on, and before End. If End comes first, the hours end on the next day, and Days are the days on
-	// which they begin. If both are equal, it is the whole day.
+	// which they start. If both are equal, they are the whole day.
 	Days       uint8
 	Begin, End uint16
 
-	Zone *time.Location // of days and hours; nil: UTC
+	Zone *time.Location // time zone of days and hours; nil means UTC
 }
 
-// At reports whether the limit applies at a time. Days and hours are what a clock in the zone shows. So an hour that
-// the clock shows twice counts twice, and one that it skips does not count.
+// At reports whether the limit applies at a time. Days and hours are those of a clock in the zone. So an hour that the
+// clock shows twice counts twice, and one that it skips does not count.
 func (a *Active) At(now time.Time) bool {
 	seconds := now.Unix()
 	if a.From != 0 && seconds < a.From || a.Until != 0 && seconds >= a.Until {
@@ -38,7 +38,7 @@ func (a *Active) At(now time.Time) bool {
 	case begin < end && (minute < begin || minute >= end), begin > end && minute < begin && minute >= end:
 		return false
 	case begin > end && minute < end:
-		days-- // the hours began on the day before
+		days-- // the hours started on the day before
 	}
 	weekday := (days%7 + 7 + int64(time.Thursday)) % 7 // the Unix epoch was a Thursday
 	return a.Days == 0 || a.Days&(1<<weekday) != 0
@@ -84,7 +84,7 @@ func (a *Active) Left(now time.Time, most time.Duration) time.Duration {
 	return most
 }
 
-// change returns the next time after a time at which the limit may begin or end to apply: an hour of Begin or End, a
+// change returns the next time after a time at which the limit may start or stop to apply: an hour of Begin or End, a
 // midnight, or a change of the clock in the zone.
 func (a *Active) change(seconds int64) int64 {
 	_, second := a.dayAndSecond(seconds)
@@ -161,7 +161,7 @@ func (r *Rule) LimitWords(limit int) string {
 
 // Schedule is when the limits of a rule apply.
 type Schedule struct {
-	Active []*Active // by limit; nil: always
+	Active []*Active // schedule of each limit; nil for always
 }
 
 // Scheduled reports whether a limit of the rule applies only at some times.

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// ParseNetwork parses a network as callers send it: an address, which is the network of only this address, or an
-// address with the number of bits in the prefix (10.1.2.0/24), which is what Envoy's masked_remote_address sends. An
-// IPv4 address mapped into IPv6 becomes the IPv4 address. What does not belong to the address is left out: a port after
-// an IPv4 address or a bracketed IPv6 address, the brackets, a zone, which has a meaning on one machine only, and bits
-// after the prefix.
+// ParseNetwork parses a network as clients send it: an address, which is the network of only this address, or an
+// address with the number of bits in the prefix (10.1.2.0/24), as Envoy's masked_remote_address sends. An IPv4 address
+// mapped into IPv6 becomes the IPv4 address. Parts that do not belong to the address are left out: a port after an IPv4
+// address or a bracketed IPv6 address, the brackets, a zone, which has a meaning on one machine only, and bits after
+// the prefix.
 func ParseNetwork(s string) (netip.Prefix, bool) {
 	bits, six := -1, false
 	if at := strings.LastIndexByte(s, '/'); at >= 0 {
@@ -47,8 +47,8 @@ func ParseNetwork(s string) (netip.Prefix, bool) {
 	return p.Masked(), p.IsValid()
 }
 
-// cutPort cuts off a port after an IPv4 address, and the brackets of an IPv6 address with what follows them. It returns
-// false for a text that is no address. bracketed: what is left must be an IPv6 address.
+// cutPort cuts off a port after an IPv4 address, and the brackets of an IPv6 address with everything behind them. It
+// returns false for a text that is not an address. If bracketed is true, the address must be an IPv6 address.
 func cutPort(s string) (address string, bracketed, ok bool) {
 	if strings.HasPrefix(s, "[") {
 		end := strings.IndexByte(s, ']')
@@ -64,7 +64,8 @@ func cutPort(s string) (address string, bracketed, ok bool) {
 	return s[:colon], false, digits(s[colon+1:], 65535) >= 0
 }
 
-// digits returns the number that a text of at most five digits is, or -1 if it is none or above most.
+// digits returns the number in a text of at most five digits. It returns -1 for other texts, and for numbers above
+// most.
 func digits(s string, most int) int {
 	n := 0
 	for i := range len(s) {
@@ -82,7 +83,7 @@ func digits(s string, most int) int {
 	return n
 }
 
-// likeAddress reports whether a text looks like an address. Callers also send names and numbers under the keys of
+// likeAddress reports whether a text looks like an address. Clients also send names and numbers under the keys of
 // networks, and netip.ParseAddr allocates an error for each text that is not an address.
 func likeAddress(s string) bool {
 	if len(s) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255") {
@@ -103,7 +104,8 @@ func likeAddress(s string) bool {
 	return colons >= 2 && strings.Count(s, "::") <= 1 || colons == 0 && dots == 3
 }
 
-// noAddress says that a text is no address, and how one is written if the text looks like one.
+// noAddress returns an error text for a text that is not an address. If the text looks like an address, it shows how to
+// write one.
 func noAddress(text string) string {
 	said := fmt.Sprintf("%q is no address", text)
 	switch {

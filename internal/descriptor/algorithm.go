@@ -40,30 +40,30 @@ const (
 	SettingInFlight                        // Limit.Requests are places, and Limit.Window is how long one may be held
 )
 
-// algorithm holds what all limits of one algorithm have in common. Package backend has a file per algorithm that counts
-// the hits.
+// algorithm holds the properties that all limits of one algorithm have in common. Package backend has a file per
+// algorithm that counts the hits.
 type algorithm struct {
-	name     string // in rule files
+	name     string // name in rule files
 	settings Setting
 	windows  windows
 	letter   byte   // identifies the algorithm in the keys of counters
 	interval byte   // the same for a limit whose Interval is set
 	more     uint64 // hits that a bucket holds in addition to Burst
 
-	// fills in the arithmetic for a window of length microseconds; nil: nothing to fill in
+	// fills in the arithmetic for a window of length microseconds; nil if there is nothing to fill in
 	compile func(l *Limit, length int64) error
-	words   func(l *Limit) string // describes its settings for people; nil: nothing to describe
+	words   func(l *Limit) string // describes its settings for people; nil if there is nothing to describe
 
 	countsDenied bool // denied hits count, unless the limit says otherwise
 }
 
-// windows says how an algorithm forgets hits.
+// windows describes how an algorithm drops old hits.
 type windows uint8
 
 const (
-	noWindows      windows = iota // one after the other: a bucket, or places
-	endingWindows                 // all of a window at its end, which later hits do not move
-	slidingWindows                // as they leave the window, which ends now
+	noWindows      windows = iota // hits drop out one after the other: a bucket, or places
+	endingWindows                 // all hits of a window drop out at its end, which later hits do not move
+	slidingWindows                // hits drop out as they leave the window, which ends now
 )
 
 // algorithms has a row for each constant.

@@ -167,13 +167,14 @@ func (l *Limit) compileBucket(length, capacity int64) error {
 	return nil
 }
 
-// logQuantum returns the time resolution of a log, or 0 if there is none: the hits of two windows are kept, as 32-bit
-// offsets.
+// logQuantum returns the time resolution of a log. It returns 0 if no resolution is possible: the hits of two windows
+// are kept, as 32-bit offsets.
 func logQuantum(length int64) int64 {
 	return quantum(length, func(q int64) bool { return 2*length/q < 1<<32 })
 }
 
-// quantum returns the smallest power of ten that divides length and for which enough is true, or 0 if there is none.
+// quantum returns the smallest power of ten that divides length and for which enough is true. It returns 0 without such
+// a power.
 func quantum(length int64, enough func(q int64) bool) int64 {
 	for q := int64(1); length%q == 0; q *= 10 {
 		if enough(q) {

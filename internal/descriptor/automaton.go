@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// automaton matches many regular expressions at once. It reads a text from left to right and does one table lookup per
-// character, for any number of expressions. It finds the same matches as package regexp. It is built when rules are
+// automaton matches many regular expressions in one pass. It reads a text from left to right, with one table lookup per
+// character for any number of expressions. It finds the same matches as package regexp. It is built when rules are
 // compiled and never changes, so matching takes no lock.
 //
 // A state is the set of places in the expressions that the text read so far can reach. Text that is not ASCII is read
@@ -19,14 +19,14 @@ type automaton struct {
 
 	start  uint16
 	stable uint16   // states below this number lead only to themselves: further text does not change the result
-	next   []uint16 // the next state, by state and then by class
-	ends   []int32  // by state: the first expression that matches if the text ends here
-	goesOn []uint32 // by state: the expressions that can match a longer text, a bit for each of members
+	next   []uint16 // next state, by state and then by class
+	ends   []int32  // for each state, the first expression that matches if the text ends here
+	goesOn []uint32 // for each state, the expressions that can match a longer text: a bit for each of members
 
 	members []int32 // the expressions, in file order
 }
 
-// none means that there is no expression. It is greater than the number of every expression.
+// none is greater than the number of every expression. It stands for no match.
 const none = int32(1<<31 - 1)
 
 // Bounds on the size of an automaton. An expression that needs more, such as .*a.{20}, is left to package regexp.
@@ -43,7 +43,7 @@ const (
 )
 
 // find returns the first expression that matches a text. Of a longer text it reads only the first most bytes: an
-// expression then matches if it matches some longer text that begins with these bytes, and if it comes after the
+// expression then matches if it matches some longer text that starts with these bytes, and if it comes after the
 // expression past.
 func (a *automaton) find(text string, most int, past int32) int32 {
 	longer := len(text) > most
@@ -74,7 +74,7 @@ func (a *automaton) find(text string, most int, past int32) int32 {
 	return none
 }
 
-// beginning returns at most the first size bytes of a text, without cutting a rune.
+// beginning returns the start of a text: at most size bytes, without cutting a rune.
 func beginning(text string, size int) string {
 	for i := 0; i < utf8.UTFMax-1 && size > 0 && !utf8.RuneStart(text[size]); i++ {
 		size--
@@ -122,7 +122,7 @@ func reads(op syntax.InstOp) bool {
 // places is a set of places in a program, in the order in which they were added.
 type places struct {
 	list []uint32
-	at   []uint32 // by place: its index in list, if it is in the set
+	at   []uint32 // index in list of each place, if it is in the set
 }
 
 func (s *places) has(pc uint32) bool {
@@ -142,7 +142,7 @@ func (s *places) put(pc uint32) bool {
 type simulation struct {
 	*program
 	now, then places
-	before    rune // the kind of the last rune; -1 at the beginning
+	before    rune // kind of the last rune; -1 at the start
 }
 
 func newSimulation(p *program) *simulation {
@@ -241,7 +241,7 @@ func (s *simulation) goesOn() bool {
 	})
 }
 
-// begins reports whether the program can match a longer text that begins with this one.
+// begins reports whether the program can match a longer text that starts with this one.
 func (p *program) begins(text string) bool {
 	s := newSimulation(p)
 	for _, r := range text {
@@ -278,7 +278,7 @@ func (s *simulation) set(list []uint32) {
 }
 
 // newAutomaton builds the automaton of a program. It returns nil if the automaton would be too large or have more than
-// most states, or if it needs more work than is left. What it needs is subtracted.
+// most states, or if it needs more work than left. It subtracts its work from left.
 func newAutomaton(p *program, most int, left *int) *automaton {
 	a := &automaton{}
 	for i := range p.insts {
@@ -298,7 +298,7 @@ func newAutomaton(p *program, most int, left *int) *automaton {
 	}
 	s := newSimulation(p)
 	var states []state
-	var all []uint32 // by state: all expressions that match if the text ends here, as in goesOn
+	var all []uint32 // for each state, all expressions that match if the text ends here, as in goesOn
 	known := make(map[string]uint16)
 	var id []byte
 	note := func() uint16 {

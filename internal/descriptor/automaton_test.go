@@ -42,8 +42,8 @@ var expressions = []string{
 	`/v[0-9]+/users/.*`, `.*\.(css|js)`, `\pL+`, `[^\x00-\x7f]*`, `(a|b){3,5}`, `(?:)`, `$`, `(?m)a$\n^b`, `[[:^ascii:]]`, `.*a.{14}`, "é+", `\x{10FFFF}`, `[^\n]a`,
 }
 
-// FuzzAutomaton compares the automata with package regexp: three expressions at once, the first that matches is taken.
-// A value that is cut is matched by no later expression than the one that matches all of it.
+// FuzzAutomaton compares the automata with package regexp: three expressions in one automaton, of which the first match
+// counts. A cut value matches the same expression as the whole value, or an earlier one.
 func FuzzAutomaton(f *testing.F) {
 	for i, text := range expressions {
 		for _, value := range []string{"", "a", "ab", "aa", "a\nb", "K\u212a", "/v1/users/é", "A", "\xff", "x\xe2\x82", "/login", "aababba"} {
@@ -73,12 +73,12 @@ func TestLongValuesAreMatchedByTheirBeginning(t *testing.T) {
 	x := strings.Repeat("x", 100)
 	for value, want := range map[string]node{
 		"/static/" + x:         0,      // continues as the expression does
-		"/static/0" + x:        1,      // what follows may end in /login
-		"/" + x + "/login":     1,      // as all of it does
+		"/static/0" + x:        1,      // the rest may end in /login
+		"/" + x + "/login":     1,      // like the whole value
 		"/api/" + x:            1,      //
 		"/static/a.css":        0,      // not longer
 		"/static/a.cs":         4,      //
-		"/x" + "a" + x[:20]:    2,      // of an expression that is in no automaton, not longer
+		"/x" + "a" + x[:20]:    2,      // matched by an expression that is not in an automaton, and not longer
 		"/api/logi":            3,      //
 		strings.Repeat("é", 9): noNode, // set below
 	} {

@@ -1,14 +1,14 @@
 package descriptor
 
-// ByEntry is what depends on the entries of a request under a rule. It is never changed, because copies of a rule share
-// it.
+// ByEntry holds the settings of a rule that depend on the entries of a request. It is never changed, because copies of
+// a rule share it.
 type ByEntry struct {
-	HitCost *HitCost // nil: each hit counts for one
-	Scales  *Scales  // nil: nothing multiplies the limits
-	Classes *Sharing // nil: no limit is shared by classes of callers
+	HitCost *HitCost // nil if each hit counts for one
+	Scales  *Scales  // nil if nothing multiplies the limits
+	Classes *Sharing // nil if customers do not share limits by class
 }
 
-// HitCost returns what a hit counts for, or nil if it always counts for one.
+// HitCost returns the cost of a hit, or nil if it is always one.
 func (r *Rule) HitCost() *HitCost {
 	if r.ByEntry == nil {
 		return nil
@@ -16,7 +16,7 @@ func (r *Rule) HitCost() *HitCost {
 	return r.ByEntry.HitCost
 }
 
-// Scales returns what multiplies the limits, or nil if nothing does.
+// Scales returns the scales of the limits, or nil without any.
 func (r *Rule) Scales() *Scales {
 	if r.ByEntry == nil {
 		return nil
@@ -24,13 +24,13 @@ func (r *Rule) Scales() *Scales {
 	return r.ByEntry.Scales
 }
 
-// SetHitCost sets what a hit counts for. The rule must not be in use.
+// SetHitCost sets the cost of a hit. The rule must not be in use.
 func (r *Rule) SetHitCost(c *HitCost) { r.changeByEntry(func(b *ByEntry) { b.HitCost = c }) }
 
-// SetScales sets what multiplies the limits. The rule must not be in use.
+// SetScales sets the scales of the limits. The rule must not be in use.
 func (r *Rule) SetScales(s *Scales) { r.changeByEntry(func(b *ByEntry) { b.Scales = s }) }
 
-// SetClasses sets which classes of callers share the limits. The rule must not be in use.
+// SetClasses sets the classes of customers that share the limits. The rule must not be in use.
 func (r *Rule) SetClasses(s *Sharing) { r.changeByEntry(func(b *ByEntry) { b.Classes = s }) }
 
 func (r *Rule) changeByEntry(change func(*ByEntry)) {

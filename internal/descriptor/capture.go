@@ -10,22 +10,22 @@ import (
 )
 
 // capture finds the text of one capture group of an expression, the same that package regexp finds. It reads all of the
-// value, because a caller could otherwise choose its counter by what it puts behind the part that is read.
+// value, because a client could otherwise choose its counter with the part that is not read.
 //
-// It reads the value twice. The first time it goes from the end to the beginning with an automaton, and notes at each
-// place which instructions can continue to a match of the whole value. The second time it goes from the beginning to
-// the end and takes, of the instructions that package regexp would try, the first that is noted. So nothing is tried in
-// vain, and the time is proportional to the length of the value.
+// It reads the value twice. The first time it goes from the end to the start with an automaton, and notes at each place
+// which instructions can continue to a match of the whole value. The second time it goes from the start to the end. Of
+// the instructions that package regexp would try, it takes the first that was noted. So nothing is tried in vain, and
+// the time is proportional to the length of the value.
 type capture struct {
 	alphabet
 	insts  []syntax.Inst
 	start  uint32
 	looks  bool   // some instructions, such as ^ and \b, check the characters before and after a place
-	begins uint32 // the Arg of the instruction at which the group begins; it ends at the next one
+	begins uint32 // Arg of the instruction at the start of the group; the group ends at the next one
 
 	// The first state stands for the end of a value.
-	next []uint16         // the state one character further to the front, by state and then by class
-	sets []instructionSet // by state: what can still lead to a match
+	next []uint16         // next state, one character further to the front, by state and then by class
+	sets []instructionSet // for each state, the instructions that can still lead to a match
 }
 
 // maxCaptureInsts bounds the instructions of an expression with a capture group that counts.
@@ -84,14 +84,14 @@ func newCapture(text string, number int, fold bool) (*capture, error) {
 	return c, c.build(p, samples)
 }
 
-// build makes the states, beginning with the end of a value.
+// build makes the states, starting with the end of a value.
 func (c *capture) build(p *program, samples []rune) error {
 	type state struct {
 		set   instructionSet
 		after rune // the kind of the character after this place; -1 at the end
 	}
 	kinds := &simulation{program: p}
-	readers := make([]instructionSet, len(samples)) // by class
+	readers := make([]instructionSet, len(samples)) // instructions that read a character of each class
 	var last instructionSet
 	for pc := range c.insts {
 		in := &c.insts[pc]
@@ -175,7 +175,7 @@ func (c *capture) leading(set instructionSet, holds syntax.EmptyOp) instructionS
 // does not match.
 func (c *capture) of(value string) string {
 	var few [256]uint16
-	at := few[:] // the state at each place where a character begins, and at the end
+	at := few[:] // state at each place where a character starts, and at the end
 	if len(value) >= len(few) {
 		at = make([]uint16, len(value)+1)
 	}
@@ -220,18 +220,18 @@ func (c *capture) of(value string) string {
 // captureWalk is the second reading of a value.
 type captureWalk struct {
 	*capture
-	at     int  // the place in the value
-	before rune // the character before it; -1 at the beginning
+	at     int  // place in the value
+	before rune // kind of the character before it; -1 at the start
 	holds  syntax.EmptyOp
-	set    *instructionSet // what can continue from here to a match
-	seen   instructionSet  // what was tried here
+	set    *instructionSet // instructions that can continue from here to a match
+	seen   instructionSet  // instructions that were tried here
 
 	to         uint32 // the instruction that was found
-	begin, end int    // of the group
+	begin, end int    // bounds of the group
 }
 
 // follow finds the first instruction after pc that reads the next character, or ends the match, and can continue to a
-// match. It notes where the group begins and ends on the way.
+// match. On the way it notes the start and the end of the group.
 func (w *captureWalk) follow(pc uint32) bool {
 	for {
 		if w.seen.has(pc) {

@@ -18,7 +18,7 @@ var captures = []string{
 	"(?:a|(b)c|(bc))(c?)", "(a(b(c)?)?)*", `\A(a)\z`, "(|a)+", "(|a)*b", "(a|b){3,5}", "(.)(.)?(.)?",
 }
 
-// sameText compares what a capture finds with package regexp.
+// sameText compares the result of a capture with package regexp.
 func sameText(t rapid.TB, text string, number int, fold bool, value string) {
 	t.Helper()
 	c, err := newCapture(text, number, fold)
@@ -71,8 +71,8 @@ func FuzzCapture(f *testing.F) {
 	})
 }
 
-// The whole value counts, however long it is: a caller cannot choose its counter by what it writes far behind or
-// before.
+// The whole value counts, however long it is: a client cannot choose its counter with characters far behind the group
+// or far before it.
 func TestCaptureOfALongValue(t *testing.T) {
 	const hops = `(?:.*,)?([0-9.]+)`
 	d := domainOf(t, Options{PatternBytes: 64}, NodeSpec{Key: "forwarded", Kind: MatchRegex, Value: hops, Group: Group{Capture: 1}})
@@ -80,7 +80,7 @@ func TestCaptureOfALongValue(t *testing.T) {
 		{"10.9.9.9", "10.9.9.9"},
 		{"1.1.1.1," + strings.Repeat("x", 5000) + ",10.9.9.9", "10.9.9.9"},
 		{"2.2.2.2," + strings.Repeat("x", 5000) + ",10.9.9.9", "10.9.9.9"},
-		{"2.2.2.2," + strings.Repeat("x", 5000), ""}, // it begins like a value that matches, and does not match
+		{"2.2.2.2," + strings.Repeat("x", 5000), ""}, // starts like a value that matches, and does not match
 		{"3.3.3.3," + strings.Repeat("x", 5000), ""},
 	} {
 		if got := strings.TrimPrefix(keyOf(d, "forwarded", c.value), "forwarded~~"+hops+"=~"); got != c.want {

@@ -7,8 +7,8 @@ import (
 
 // checksums computes Tree.Checksum while a tree is compiled. It adds up one hash per level of the rules, so the order
 // of files, domains and siblings does not matter. It does matter among siblings with patterns, because the first one
-// that matches wins. What a domain, a rule and a limit say is hashed as the rows of DomainFacts, RuleFacts and
-// LimitFacts write it.
+// that matches wins. Domains, rules and limits are hashed as the rows of DomainFacts, RuleFacts and LimitFacts write
+// them.
 type checksums struct {
 	sum  uint64
 	path uint64 // hash of all that matters from the domain to the current level
@@ -17,15 +17,15 @@ type checksums struct {
 	limit RuleLimit // reused
 }
 
-// domain begins a domain.
+// domain starts a domain.
 func (c *checksums) domain(d *Domain) {
 	c.text = DomainFacts.appendTo(appendText(c.text[:0], d.Name), &d.DomainSettings)
 	c.path = hashBytes(hashStart, c.text)
 	c.sum += c.path
 }
 
-// level enters a level and adds it. patterns is how many siblings with patterns come before it, and shared what its
-// matching values share as the name of a counter. leave goes back to what it returns.
+// level enters a level and adds it. patterns is the number of siblings with patterns before it, and shared the text
+// that replaces its matching values in the name of a counter. leave goes back to the level above, with the result.
 func (c *checksums) level(spec *NodeSpec, shared string, patterns int) (above uint64) {
 	above = c.path
 	b := appendText(c.text[:0], spec.Key)

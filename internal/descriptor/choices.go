@@ -4,7 +4,7 @@ import "slices"
 
 // The choices that a domain has. Their zero value means that the file does not choose.
 
-// choice returns the choice with a name, or the zero value if there is none.
+// choice returns the choice with a name, or the zero value for an unknown name.
 func choice[T ~uint8](names []string, name string) T { return T(max(slices.Index(names, name), 0)) }
 
 // Admission is how the descriptors of one request affect each other.
@@ -20,7 +20,7 @@ const (
 // AdmissionNames are the names in rule files and flags; AdmissionDefault has none.
 var AdmissionNames = []string{Independent: "independent", AllOrNothing: "all_or_nothing"}
 
-// ParseAdmission returns the admission with that name, or AdmissionDefault if there is none.
+// ParseAdmission returns the admission with that name, or AdmissionDefault for an unknown name.
 func ParseAdmission(name string) Admission {
 	return choice[Admission](AdmissionNames, name)
 }
@@ -31,7 +31,7 @@ type OnError uint8
 // The choices of on_error. A rule's choice overrides its domain's, which overrides the server's.
 const (
 	OnErrorDefault OnError = iota // not set here
-	OnErrorError                  // the request gets an error, and the caller's own failure mode decides
+	OnErrorError                  // the request gets an error, and the client's failure mode decides
 	OnErrorAllow                  // the descriptor passes
 	OnErrorDeny                   // the descriptor is over its limit
 	// the descriptor is counted in this replica, at the limit divided by the number of replicas
@@ -41,12 +41,12 @@ const (
 // OnErrorNames are the names in rule files and flags; OnErrorDefault has none.
 var OnErrorNames = []string{OnErrorError: "error", OnErrorAllow: "allow", OnErrorDeny: "deny", OnErrorLocal: "local"}
 
-// ParseOnError returns the choice with that name, or OnErrorDefault if there is none.
+// ParseOnError returns the choice with that name, or OnErrorDefault for an unknown name.
 func ParseOnError(name string) OnError {
 	return choice[OnError](OnErrorNames, name)
 }
 
-// Refunds is what a domain does with requests that give hits back.
+// Refunds controls requests that give hits back.
 type Refunds uint8
 
 // The choices of refunds.
@@ -59,7 +59,7 @@ const (
 // RefundsNames are the names in rule files; RefundsDefault has none.
 var RefundsNames = []string{RefundsAllow: "allow", RefundsDeny: "deny"}
 
-// RequestOverride is what a domain does with the limits that requests bring along.
+// RequestOverride controls the limits that requests carry.
 type RequestOverride uint8
 
 // The choices of request_override.

@@ -9,32 +9,31 @@ import (
 	"strings"
 )
 
-// MaxClasses is how many classes of a limit may have a guarantee. What a script needs to know of them fits into one
-// number.
+// MaxClasses is the number of classes of a limit that may have a guarantee. A script gets all of them as one number.
 const MaxClasses = 5
 
-// otherClass stands in rule files for the values that have no class of their own.
+// otherClass stands in rule files for the values that have no class.
 const otherClass = "*"
 
-// Classes share a limit. Each class is guaranteed a part of it, and lends what it does not use. The value of an entry
-// is the class of a request. All other values are one class, which is guaranteed nothing unless it is in Of.
+// Classes share a limit. Each class is guaranteed a part of it, and lends the unused rest of its part. The value of an
+// entry is the class of a request. All other values are one class, which has no guarantee unless it is in Of.
 type Classes struct {
-	Key      string  // of the entry
-	Level    int     // of the entry in the rule's path
+	Key      string  // key of the entry
+	Level    int     // level of the entry in the rule's path
 	Fold     bool    // the case of letters does not matter; the names have lower case
-	Of       []Class // with a guarantee; sorted by name
+	Of       []Class // classes with a guarantee; sorted by name
 	Position Position
 }
 
 // Class is one class with a guarantee.
 type Class struct {
 	Name    string // "*": all values that no other class has
-	Percent uint8  // of the limit, from 1
+	Percent uint8  // percentage of the limit, from 1
 }
 
 // Sharing is which classes share the limits of a rule.
 type Sharing struct {
-	Of []*Classes // by limit; nil: the limit is not shared
+	Of []*Classes // classes of each limit; nil if the limit is not shared
 }
 
 // ClassesOf returns the classes that share a limit of the rule, or nil if it is not shared.
@@ -47,11 +46,10 @@ func (r *Rule) ClassesOf(limit int) *Classes {
 
 // ClassParts are the classes of a limit, as stores need them.
 type ClassParts struct {
-	Percent [MaxClasses]uint8 // what each class is guaranteed; 0: there is no such class
-	Class   uint8             // the class of the caller, counted from 1; 0: none of them
+	Percent [MaxClasses]uint8 // guaranteed percentage of each class; 0 for a class that does not exist
+	Class   uint8             // class of the customer, counted from 1; 0 without a class
 
-	// Names identifies the names of the classes. A counter that other classes have used says nothing about the guarantees
-	// of these.
+	// Names identifies the names of the classes. The guarantees used in a counter of other classes do not count for these.
 	Names uint8
 }
 
@@ -65,7 +63,7 @@ func (p *ClassParts) Others() (percent uint64) {
 	return percent
 }
 
-// Parts returns the parts of a limit that the classes are guaranteed, for a caller without a class.
+// Parts returns the guaranteed parts of the classes, for a customer without a class.
 func (c *Classes) Parts() ClassParts {
 	h := fnv.New32a()
 	var p ClassParts
@@ -99,7 +97,7 @@ func (c *Classes) Class(entries []Entry) (class uint8) {
 	return class
 }
 
-// Name returns the name of a class, counted from 1. Callers without a class have the name "*" too.
+// Name returns the name of a class, counted from 1. Customers without a class have the name "*" too.
 func (c *Classes) Name(class uint8) string {
 	if class == 0 {
 		return otherClass

@@ -11,17 +11,17 @@ import (
 // names. A rule without weights counts every amount once.
 type Cost []Weight
 
-// Weight is what one unit of a kind is worth, in millionths of a hit.
+// Weight is the price of one unit of a kind, in millionths of a hit.
 type Weight struct {
 	Name       string
-	Millionths uint64 // at most MaxWeight
+	Millionths uint64 // price, at most MaxWeight
 }
 
 // Bounds of weights. With them no sum of amounts overflows.
 const (
 	WeightOne  = 1_000_000             // the Millionths of a weight of one hit
-	MaxWeight  = 1_000_000 * WeightOne // of one weight
-	MaxWeights = 64                    // of one rule
+	MaxWeight  = 1_000_000 * WeightOne // largest Millionths of one weight
+	MaxWeights = 64                    // most weights of one rule
 )
 
 // Amount is a number of units of one kind, such as tokens of a model's output.
@@ -42,10 +42,11 @@ func (c Cost) Weight(name string) (millionths uint64, ok bool) {
 	return c[i].Millionths, true
 }
 
-// Hits returns what the amounts are worth together. The sum is exact and is rounded up once, to whole hits. More than
-// 64 bits of hits are math.MaxUint64. It returns false and the name of the kind if the cost has no weight for it.
+// Hits returns the price of all amounts in hits. The sum is exact and is rounded up once, to whole hits. More than 64
+// bits of hits are math.MaxUint64. It returns false and the name of the kind if the cost has no weight for it. Example:
+// with weights of 0.5 and 0.25, one unit of each costs 0.75 hits, and Hits returns 1.
 func (c Cost) Hits(amounts []Amount) (hits uint64, unknown string, ok bool) {
-	var high, low uint64 // of the sum in millionths
+	var high, low uint64 // sum in millionths
 	for i := range amounts {
 		w, known := c.Weight(amounts[i].Name)
 		if !known {
@@ -66,7 +67,7 @@ func (c Cost) Hits(amounts []Amount) (hits uint64, unknown string, ok bool) {
 	return hits, "", true
 }
 
-// addUp adds what makes a division by WeightOne round up.
+// addUp adds WeightOne-1, so that a division by WeightOne rounds up.
 func addUp(low, high uint64) (uint64, uint64) {
 	low, carry := bits.Add64(low, WeightOne-1, 0)
 	if high == math.MaxUint64 {

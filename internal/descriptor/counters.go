@@ -6,7 +6,7 @@ import (
 )
 
 // SameCounter reports whether two limits of one rule would be one counter: they have the same algorithm and window, and
-// both are enforced for all callers at all times or have the same name.
+// both are enforced for all customers at all times or have the same name.
 func (l *Limit) SameCounter(other *Limit) bool {
 	return l.SharesCounter(other) && (l.Enforcement == EnforcedForAll) == (other.Enforcement == EnforcedForAll) &&
 		(l.Enforcement == EnforcedForAll && !l.Scheduled || l.Name == other.Name)
@@ -59,8 +59,8 @@ func (r *Rule) tagCounters() {
 }
 
 // counterUsers lists the limits that use counters of the same entries, by algorithm and window. Only a limit that is
-// not enforced for all callers, and would share a counter with another limit, has its name in its keys. So a limit that
-// is being tried out uses up nothing of an enforced limit, and the counters of enforced limits keep their keys.
+// not enforced for all customers, and would share a counter with another limit, has its name in its keys. So a limit
+// that is being tried out uses up nothing of an enforced limit, and the counters of enforced limits keep their keys.
 type counterUsers map[string]counterUser
 
 type counterUser struct {

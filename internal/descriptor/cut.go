@@ -2,13 +2,13 @@ package descriptor
 
 import "slices"
 
-// denial says to which callers a rule denies what is above its limits.
+// denial describes which customers a rule denies above its limits.
 type denial uint8
 
 const (
-	deniesNobody denial = iota // it is unlimited, in shadow, or not enforced
-	deniesSome                 // some callers, or at some times
-	deniesAll                  // all callers, at all times
+	deniesNobody denial = iota // the rule is unlimited, in shadow, or not enforced
+	deniesSome                 // some customers, or at some times
+	deniesAll                  // all customers, at all times
 )
 
 func (r *Rule) denial() denial {
@@ -35,7 +35,7 @@ func (r *Rule) deniesWhom() denial {
 	return r.denies
 }
 
-// cuts reports whether expressions see only the beginning of a value.
+// cuts reports whether expressions see only the start of a value.
 func (d *Domain) cuts(entries []Entry) bool {
 	for i := range entries {
 		if len(entries[i].Value) > d.edges.most {
@@ -48,16 +48,16 @@ func (d *Domain) cuts(entries []Entry) bool {
 // maxCutTries bounds the children that matchCut looks at for one descriptor.
 const maxCutTries = 64
 
-// matchCut finds the rule for entries with a value of which expressions see only the beginning. It is not known whether
-// all of the value matches an expression. Taking it for a match is right if the rule limits the caller, because a
-// caller could otherwise escape a limit by making a value longer. It is wrong if the rule exempts the caller, because a
-// caller could then escape the other rules in the same way.
+// matchCut finds the rule for entries with a value of which expressions see only the start. So it is unknown whether
+// all of the value matches an expression. To assume a match is right if the rule limits the customer, who could
+// otherwise escape a limit by making a value longer. It is wrong if the rule exempts the customer, who could then
+// escape the other rules in the same way.
 //
-// So the expressions are taken in file order until a rule is found that denies all callers what is above a limit. If
-// there is none, these values match no expression, unless one leads to a rule that denies at least some callers and the
-// other patterns do not.
+// So the expressions are taken in file order until one leads to a rule that denies all customers above a limit. If none
+// does, these values match no expression, unless one leads to a rule that denies at least some customers and the other
+// patterns do not.
 func (d *Domain) matchCut(entries []Entry) *cutMatch {
-	// so that the slices of Match stay on its caller's stack
+	// keeps the slices of Match on its caller's stack
 	m := &cutMatch{Domain: d, entries: slices.Clone(entries), try: make([]node, 0, len(entries))}
 	m.from(root)
 	return m
@@ -70,11 +70,11 @@ type cutMatch struct {
 	tries   int
 	try     []node // the path that is tried
 
-	path []node // of the best try. The last node is noNode if no rule has the entry
+	path []node // path of the best try. The last node is noNode if no rule has the entry
 	rule *Rule
 }
 
-// from tries the ways that continue from a node, and reports whether one leads to a rule that denies all callers.
+// from tries the ways that continue from a node, and reports whether one leads to a rule that denies all customers.
 func (m *cutMatch) from(n node) bool {
 	level := len(m.try)
 	if level == len(m.entries) || n == noNode {
@@ -91,7 +91,7 @@ func (m *cutMatch) from(n node) bool {
 	for after := root; ; {
 		c := m.edges.child(n, e.Key, e.Value, after)
 		if c == after && c != noNode {
-			return false // it is no expression, and was tried
+			return false // the child is not an expression, and was tried
 		}
 		m.tries++
 		m.try = append(m.try, c)
@@ -101,7 +101,7 @@ func (m *cutMatch) from(n node) bool {
 		case done:
 			return true
 		case c == noNode, c < after, len(e.Value) <= m.edges.most:
-			return false // what was tried is no expression that sees the beginning
+			return false // the child is not an expression that sees only the start of the value
 		}
 		if after = c; m.tries >= maxCutTries {
 			after = noNode // no further expressions

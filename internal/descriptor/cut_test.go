@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// kindsOfRules are rules that deny all callers, some callers, or none.
+// kindsOfRules returns rules that deny all customers, some customers, or nobody.
 func kindsOfRules() map[string]*Rule {
 	limits := func(of ...Enforcement) *Rule {
 		r := &Rule{}
@@ -66,7 +66,7 @@ func pathOf(t testing.TB, d *Domain, entries ...Entry) string {
 	return r.Path
 }
 
-// An expression that exempts callers does not match a value of which it sees only the beginning, so no caller escapes a
+// An expression that exempts customers does not match a value of which it sees only the start, so nobody escapes a
 // limit by making a value longer.
 func TestLongValuesEscapeNoLimit(t *testing.T) {
 	const images, slow = `/assets/.*\.png`, `/assets/.*a.{20}|/assets/.*\.png` // slow is in no automaton
@@ -116,8 +116,8 @@ func TestLongValuesEscapeNoLimit(t *testing.T) {
 	}
 }
 
-// What Match finds for long values is compared with the trees that lack some of the expressions: if one of them denies
-// the caller, so does Match, and else the value matches no expression that exempts callers.
+// Match of long values is compared with the trees that lack some of the expressions: if one of them denies the
+// customer, so does Match. Otherwise the value matches no expression that exempts customers.
 func TestLongValuesFindTheRuleThatDenies(t *testing.T) {
 	racetest.Sequential(t)
 	rng := rand.New(rand.NewPCG(7, 29))
@@ -169,7 +169,7 @@ func TestLongValuesFindTheRuleThatDenies(t *testing.T) {
 			r := compileCut(t, withoutSome(specs, entries, set, &n)).match(entries)
 			strictest = max(strictest, r.deniesWhom())
 			if without = ""; r != nil {
-				without = r.Path // in the end, of the tree without all of them
+				without = r.Path // path in the last tree, which has none of them
 			}
 		}
 		if got.deniesWhom() != strictest {
@@ -209,7 +209,8 @@ func withoutSome(specs []NodeSpec, entries []Entry, set int, n *int) (kept []Nod
 	return kept
 }
 
-// Many expressions that exempt callers cost a bounded number of look-ups, and open no way around the limit behind them.
+// Many expressions that exempt customers cost a bounded number of look-ups, and open no way around the limit behind
+// them.
 func TestManyExemptionsAreBounded(t *testing.T) {
 	var children []NodeSpec
 	for i := range 3 * maxCutTries {
@@ -235,8 +236,8 @@ func TestLongOverlap(t *testing.T) {
 		{`/files/.*\.zip`, `/Files/[a-z]*`, false, false},
 		{`/files/.*\.zip`, `/Files/[a-z]*`, true, true},
 		{`/files/.*\.zip`, `/other/.*`, false, false},
-		{`/files/.*\.zip`, `/files/[a-z]*\.zip`, false, false}, // what the second one matches, the first one does
-		{`/files/.*`, `.*`, false, false},                      // the beginning decides
+		{`/files/.*\.zip`, `/files/[a-z]*\.zip`, false, false}, // the first one matches all values of the second one
+		{`/files/.*`, `.*`, false, false},                      // the start decides
 		{`/files/.{1,20}\.zip`, `.*`, false, false},            // not of any length
 		{`[a-z]*[0-9]{3}`, `[a-z]*[0-9]{3}x`, false, true},
 		{`.*a.{20}`, `.*`, false, true}, // too large to know

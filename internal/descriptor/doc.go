@@ -1,8 +1,8 @@
 // Package descriptor defines descriptors, limits and rules, and the tree that finds the rule for a descriptor.
 //
-// A caller sends Entries. Compile builds a Tree from the specs of rule files, and Domain.Match finds the Rule for a
+// A client sends Entries. Compile builds a Tree from the specs of rule files, and Domain.Match finds the Rule for a
 // descriptor's entries. A Rule has Limits: requests per Window, and the Algorithm that enforces them. The table
-// algorithms defines what the limits of each algorithm mean; package backend counts the hits. KeyBuilder builds the key
+// algorithms defines the meaning of each algorithm's limits; package backend counts the hits. KeyBuilder builds the key
 // of a counter. Domain.Explain describes for people why a rule matches.
 //
 // A level of the tree finds its child among exact values, lists of values, networks, wildcards and regular expressions.

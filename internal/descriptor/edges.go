@@ -26,12 +26,12 @@ type edges struct {
 	names   []string // the keys in records
 	list    []edge   // the same edges for people, with everything that is not matched exactly
 
-	starred map[node][]keyPattern // by parent: the rules with a star in their key, in file order; nil if there are none
-	most    int                   // how many bytes of a value the expressions see
+	starred map[node][]keyPattern // for each parent, the rules with a star in their key, in file order; nil without any
+	most    int                   // number of bytes of a value that expressions see
 
 	patterned bool // there are wildcards or expressions
 	regexes   bool // there are expressions
-	valued    bool // some edge has a value; else values need not be hashed
+	valued    bool // some edge has a value; otherwise values need not be hashed
 
 	// Used only while the tree is built: the index of each key in names, and the known patterns and networks.
 	ids   map[string]uint32
@@ -67,7 +67,7 @@ type others struct {
 
 // folded finds values whose case does not matter. A value that a rule has exactly as it is sent comes first.
 type folded struct {
-	exact, listed map[string]node // by the value in lower case
+	exact, listed map[string]node // key: value in lower case
 	longest       int             // bytes of a value
 }
 
@@ -128,7 +128,7 @@ func (e *edges) edge(s *slot) *edge {
 	return &e.list[binary.LittleEndian.Uint32(e.records[s.record+8:])]
 }
 
-// find returns the slot of an edge, or nil if there is none.
+// find returns the slot of an edge, or nil.
 func (e *edges) find(hash uint64, parent node, key, value string) *slot {
 	tag := tagOf(hash)
 	last := uint64(len(e.slots) - 1)
@@ -309,7 +309,7 @@ func (e *edges) putStarred(parent node, spec *NodeSpec, child node) error {
 	return nil
 }
 
-// keyAlone returns the slot for all values of a key that no rule names. It adds the slot if there is none yet.
+// keyAlone returns the slot for all values of a key that no rule names. It adds the slot if necessary.
 func (e *edges) keyAlone(parent node, key string) *slot {
 	h := e.hashKey(parent, key)
 	if s := e.find(h, parent, key, ""); s != nil {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// mapEdges is what edges would be as one Go map. It knows only exact values and keys without a value: nothing else
-// differs.
+// mapEdges is edges as one Go map. It has only exact values and keys without a value, as all other edges are alike.
 type mapEdges map[mapEdge]node
 
 type mapEdge struct {

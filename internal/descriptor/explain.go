@@ -15,7 +15,7 @@ type Explanation struct {
 	Rule   *Rule            // nil if none matches
 	Reason string           // why no rule matches; empty if one does
 	Keys   []string         // the counter's key for each of the rule's limits
-	Domain *Domain          // whose rules these are; nil: none are loaded
+	Domain *Domain          // domain of these rules; nil if it is not loaded
 }
 
 // ExplainedLevel is one step of the path down the tree.
@@ -25,14 +25,14 @@ type ExplainedLevel struct {
 	Reason     string      // why no candidate was chosen; empty if one was
 
 	// The distinct keys that the rules have at this level, and the values that they have for the entry's key; at most
-	// maxNamed of each. They help to guess what the caller meant. They are set only if no candidate was chosen.
+	// maxNamed of each. They help to find a typing mistake. They are set only if no candidate was chosen.
 	Keys, Values []string
 }
 
 // Candidate is a rule that has an entry's key.
 type Candidate struct {
 	Kind    MatchKind
-	Value   string // as in the rule file; empty for MatchAny, and if this candidate stands for all rules of its kind
+	Value   string // value in the rule file; empty for MatchAny, and if this candidate stands for all rules of its kind
 	Matched bool   // this candidate was chosen
 	Reason  string // why it was chosen or not
 }
@@ -120,7 +120,7 @@ func (d *Domain) Explain(entries []Entry, keys KeyBuilder) Explanation {
 	return x
 }
 
-// counted adds what a value counts as, where the rule groups values.
+// counted adds the counted value of each level where the rule groups values.
 func (x *Explanation) counted() {
 	for i := range x.Levels {
 		if x.Rule == nil || x.Rule.group(i) == nil {
@@ -159,9 +159,9 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry, taken node) Explaine
 	level := ExplainedLevel{Entry: e}
 	x := explainer{value: e.Value, taken: taken}
 	x.most = d.edges.most
-	var exact, listed [2]namedValues // by whether the case of letters matters: it does, it does not
+	var exact, listed [2]namedValues // index 0: the case of letters matters; 1: it does not
 	var keys, values []string
-	var rest *edge // for the entry's key: the edge of all values that no rule names
+	var rest *edge // edge of the entry's key for all values that no rule names
 	for _, s := range siblings {
 		if len(keys) < maxNamed && !slices.Contains(keys, s.key) {
 			keys = append(keys, s.key)
@@ -255,7 +255,7 @@ func (c *Candidate) name() string {
 	case MatchCIDR:
 		return "the network " + c.Value
 	case MatchWildcard:
-		return `the wildcard "` + c.Value + `"` // as in the rule file, without escapes for its backslashes
+		return `the wildcard "` + c.Value + `"` // the text of the rule file, without escapes for its backslashes
 	case MatchRegex:
 		return `the expression "` + c.Value + `"`
 	default:
@@ -303,8 +303,8 @@ func (x *explainer) named(kind MatchKind, v *namedValues, fold bool) {
 	x.addCandidate(c, v.hit, because, not)
 }
 
-// networks adds the networks that contain the address, the smallest first. If there is none, it adds one candidate for
-// all networks.
+// networks adds the networks that contain the address, the smallest first. Without any, it adds one candidate for all
+// networks.
 func (x *explainer) networks(n *networks) {
 	if n == nil {
 		return
@@ -339,7 +339,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 		Candidate
 		text, what string
 		child      node
-		passed     bool // the beginning of a long value fits it, and it was not taken
+		passed     bool // the start of a long value matches it, and it was not chosen
 	}
 	var all []asked
 	if rest != nil && rest.others != nil {

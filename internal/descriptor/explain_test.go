@@ -99,7 +99,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 	}
 }
 
-// A level that takes nothing says what it would have taken, and one that does says nothing of it.
+// A level without a matching rule lists the keys and values of its rules; other levels do not.
 func TestExplainNamesWhatThereIs(t *testing.T) {
 	d := explained(t)
 	for _, tt := range []struct {

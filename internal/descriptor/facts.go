@@ -19,11 +19,11 @@ type Fact[T any] struct {
 	// stand elsewhere.
 	words func(of *T) string
 
-	// hidden means that /rlconfig leaves the key out. It is part of Tree.Checksum all the same.
+	// hidden means that /rlconfig leaves the key out. It is still part of Tree.Checksum.
 	hidden bool
 }
 
-// Facts are the keys that say something about a T, in the order in which /rlconfig shows them.
+// Facts are the keys that describe a T, in the order in which /rlconfig shows them.
 type Facts[T any] []Fact[T]
 
 // Of yields the keys that a T has and that are not hidden, and their values as a rule file writes them.
@@ -96,11 +96,11 @@ var RuleFacts = Facts[Rule]{
 type RuleLimit struct {
 	*Limit
 	Rule  *Rule // nil where only words are asked for
-	Index int   // of the limit in the rule
+	Index int   // index of the limit in the rule
 }
 
-// LimitFacts are the keys of a limit. Limit.Words describes enforcement after all others, and Rule.LimitWords what a
-// rule adds.
+// LimitFacts are the keys of a limit. Limit.Words describes enforcement after all others, and Rule.LimitWords the
+// additions of a rule.
 var LimitFacts = Facts[RuleLimit]{
 	{Key: "unit_multiplier", text: func(l *RuleLimit) string {
 		return when(l.Window.Multiplier > 1 && l.Algorithm != Concurrency, decimal(l.Window.Multiplier))

@@ -27,7 +27,7 @@ func TestFirstTag(t *testing.T) {
 }
 
 // Rules under conditions share a counter if their patterns are equal and their groups are too. The network 10.0.0.0 of
-// a /16 and of a /24 are two groups, although their texts begin with the same numbers.
+// a /16 and of a /24 are two groups, although their texts start with the same numbers.
 func TestGroupsUnderConditions(t *testing.T) {
 	keys := make(map[string]string)
 	rule := &Rule{Limits: []Limit{{Requests: 5, Window: Window{Unit: Hour}}}}

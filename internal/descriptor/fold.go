@@ -33,9 +33,8 @@ func Fold(value string) string {
 
 func upper(c byte) bool { return 'A' <= c && c <= 'Z' }
 
-// foldRegex makes an expression match the letters that Fold changes in any case. The flag (?i) of package syntax is no
-// use here: it also matches other letters, such as U+017F for s, which Fold keeps, so one caller would have several
-// counters.
+// foldRegex makes an expression match the letters that Fold changes in any case. The flag (?i) of package syntax would
+// also match other letters, such as U+017F for s, which Fold keeps, so one customer would have several counters.
 func foldRegex(re *syntax.Regexp) *syntax.Regexp {
 	for i, sub := range re.Sub {
 		re.Sub[i] = foldRegex(sub)
@@ -67,7 +66,7 @@ func foldLiteral(re *syntax.Regexp) *syntax.Regexp {
 }
 
 // foldClass adds the other case of each letter to the pairs of a class. A class with the first and the last of all
-// characters was written with a ^: what it excludes is then excluded in both cases.
+// characters was written with a ^: its excluded characters are then excluded in both cases.
 func foldClass(pairs []rune) []rune {
 	negated := len(pairs) > 0 && pairs[0] == 0 && pairs[len(pairs)-1] == unicode.MaxRune
 	if negated {

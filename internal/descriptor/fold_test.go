@@ -14,7 +14,7 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// On ASCII an expression with fold matches what it matches with the flag (?i).
+// On ASCII an expression with fold matches the same texts as with the flag (?i).
 func TestFoldedExpressions(t *testing.T) {
 	for _, text := range append(expressions, "[a-f]+", "[^a-f]+", "[^A]", "[Z-a]*", "ska|SKb", "[[:upper:]]b", `\pL\d`, "a|b", "(?:A|b)c", "[x-zA]{2}", `\x41\.[^/]k`, "(?i:a)b") {
 		parsed, err := parseRegex(text, true)
@@ -38,8 +38,8 @@ func TestFoldedExpressions(t *testing.T) {
 	}
 }
 
-// What an expression with fold makes equal, the counter makes equal too: a caller has no further counter for each way
-// to write s and k.
+// Values that an expression with fold treats as equal have one counter: a customer does not get another counter for
+// each way to write s and k.
 func TestFoldedExpressionsAndCounters(t *testing.T) {
 	d := domainOf(t, Options{}, NodeSpec{Key: "k", Kind: MatchRegex, Value: "shop-k[s-u]é|[^s]x", FoldCase: true})
 	var seen []string
@@ -80,7 +80,8 @@ func TestWildcardsFoldOnce(t *testing.T) {
 	}
 }
 
-// What regexText writes matches what the expression matches, wherever classes and letters of any case stand in it.
+// An expression that regexText writes matches the same texts as the original, wherever classes and letters of any case
+// stand in it.
 func TestRegexText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SampledFrom([]string{"[^/]", "[a-c]", `\pL`, "[^a-zé]", `\x{e000}`, "\ue001", "k", "é", "(?i:k[^s])", "(?i)x", "[[:^alpha:]]", `[\x{e000}-\x{e002}]`, ".", "$"})

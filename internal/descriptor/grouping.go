@@ -75,12 +75,12 @@ func (g Group) Wider(network netip.Prefix) bool {
 	return bits > 0 && int(bits) < network.Bits()
 }
 
-// grouping makes the value that counts from the value that a caller sends.
+// grouping computes the counted value from the value that a client sends.
 type grouping struct {
 	group     Group
 	fold      bool
 	addresses bool     // values are addresses and networks
-	capture   *capture // nil if the group is none of an expression
+	capture   *capture // nil if the group is not a capture group
 }
 
 // newGrouping returns nil if the values of a level are not grouped. All notations of an address are one group where a
@@ -104,7 +104,8 @@ func newGrouping(spec *NodeSpec) (*grouping, error) {
 // the key of the usual notation, so that it also stays the same where a plan has other networks, or none.
 func (g *grouping) oneAddress() bool { return g.addresses && g.group == (Group{}) }
 
-// mark returns what tells a group from others of the same pattern, in keys of rules that can share counters.
+// mark returns the text that distinguishes a group from others of the same pattern, in keys of rules that can share
+// counters.
 func (g *grouping) mark() string {
 	if g.fold {
 		return g.group.String() + "~="
@@ -112,8 +113,8 @@ func (g *grouping) mark() string {
 	return g.group.String() + "="
 }
 
-// counted returns the value that counts. The value of an address is the first address of its network: it is in the same
-// group. A text that is no address counts as itself.
+// counted returns the counted value. The counted value of an address is the first address of its network: it is in the
+// same group. A text that is not an address counts as itself.
 func (g *grouping) counted(value string) string {
 	switch {
 	case g.capture != nil:
@@ -127,9 +128,9 @@ func (g *grouping) counted(value string) string {
 	return value
 }
 
-// address returns what an address or a network counts as: the first address of the group that contains it, an address
-// in its usual notation, or a network that is larger than a group. It takes memory only if the value does not contain
-// this text.
+// address returns the counted value of an address or a network: the first address of the group that contains it, an
+// address in its usual notation, or a network that is larger than a group. It takes memory only if the value does not
+// contain this text.
 func (g *grouping) address(value string) string {
 	p, ok := ParseNetwork(value)
 	if !ok {
@@ -149,7 +150,7 @@ func (g *grouping) address(value string) string {
 	default:
 		text = p.AppendTo(buf[:0])
 	}
-	for _, at := range [...]int{0, 1, len(value) - len(text)} { // at the beginning, after a bracket, at the end
+	for _, at := range [...]int{0, 1, len(value) - len(text)} { // the start, after a bracket, and the end
 		if at >= 0 && at+len(text) <= len(value) && string(text) == value[at:at+len(text)] {
 			return value[at : at+len(text)]
 		}

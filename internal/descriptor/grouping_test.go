@@ -121,7 +121,7 @@ func TestGroupedValues(t *testing.T) {
 		if got := keyOf(d, c.key, c.value); got != c.want {
 			t.Errorf("%s=%s has the counter %s, want %s", c.key, c.value, got, c.want)
 		}
-		// Explain finds the same, and says what the value counts as.
+		// Explain finds the same rule, and shows the counted value.
 		entries := []Entry{{c.key, c.value}}
 		x := d.Explain(entries, KeyBuilder{})
 		if x.Rule != d.Match(entries) {
@@ -195,7 +195,7 @@ func plainAddress(value string) netip.Addr {
 	return netip.MustParseAddr(value).Unmap().WithZone("")
 }
 
-// Case does not matter in what a rule with fold_case matches, and it has one counter for all cases.
+// Case does not matter for the values of a rule with fold_case, and they have one counter for all cases.
 func TestFoldCaseAgreesWithTheModel(t *testing.T) {
 	letters := func(of string) *rapid.Generator[string] {
 		return rapid.StringOfN(rapid.RuneFrom([]rune(of)), 0, 4, -1)

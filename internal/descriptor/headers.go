@@ -8,7 +8,7 @@ import (
 // Headers are the headers that clients of a domain get.
 type Headers struct {
 	Families HeaderFamilies
-	Own      []OwnHeader // in the order of the answer
+	Own      []OwnHeader // headers that the rule file defines, in the order of the answer
 }
 
 // String returns the headers as a rule file writes them, or "" for nil.
@@ -35,13 +35,13 @@ const (
 	WarningHeader  = "x-ratelimit-warning"  // the limits that are almost exceeded, and the soft limits that are
 )
 
-// OwnHeader is a header that a rule file defines. Each value begins as a template, so that any service's headers can be
-// sent.
+// OwnHeader is a header that a rule file defines. Each value is written as a template, so that any service's headers
+// can be sent.
 //
 // It is left out of an answer if one of its fields has no value there.
 type OwnHeader struct {
 	Name string
-	Of   []string // names of the limits that it may describe; empty: the limit that all headers describe
+	Of   []string // names of the limits that it may describe; empty for the limit that all headers describe
 	When HeaderWhen
 	Text []HeaderPart // the value
 }
@@ -59,10 +59,10 @@ const (
 // HeaderWhenNames are the names in rule files; HeaderAlways has none.
 var HeaderWhenNames = []string{HeaderPassed: "passed", HeaderDenied: "denied"}
 
-// HeaderPart is a piece of a header's value: a text, and what follows it.
+// HeaderPart is a piece of a header's value: a text, and the field behind it.
 type HeaderPart struct {
 	Text  string
-	Field HeaderField // 0: nothing follows
+	Field HeaderField // 0 without a field
 }
 
 // HeaderField is a placeholder in a header's value.
@@ -72,14 +72,14 @@ type HeaderField uint8
 const (
 	FieldNone  HeaderField = iota
 	FieldLimit             // requests_per_unit; of concurrency: max_in_flight
-	// the most hits that can be in use at once: of a bucket its size, else the same as FieldLimit
+	// most hits that can be in use at the same time: the size of a bucket, otherwise the same as FieldLimit
 	FieldCapacity
 	FieldUsed        // FieldCapacity without FieldRemaining
 	FieldUsedPercent // the same in percent of FieldCapacity, rounded down
 	FieldRemaining   // hits that still pass
 	FieldReset       // seconds until the window ends or nothing is in use any more, rounded up
 	FieldResetUnix   // the same as a Unix time
-	FieldWindow      // length in seconds; a concurrency limit has none
+	FieldWindow      // length in seconds; not for concurrency limits
 	FieldName        // the limit's name; an unnamed limit has none
 	FieldRetryAfter  // seconds until the denied request would pass, rounded up; none if it passes, or never will
 )
@@ -159,7 +159,7 @@ const (
 // HeaderFamilyNames are the names of the families in rule files and flags, in the order of their bits.
 var HeaderFamilyNames = []string{"ratelimit", "x-ratelimit", "ietf", "retry-after"}
 
-// ParseHeaderFamily returns the family with that name, or 0 if there is none.
+// ParseHeaderFamily returns the family with that name, or 0 for an unknown name.
 func ParseHeaderFamily(name string) HeaderFamilies {
 	for i, n := range HeaderFamilyNames {
 		if n == name {

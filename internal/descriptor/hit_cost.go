@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// HitCost is what one hit of a request counts for under the limits of a rule: its factor, times what each table has for
-// a value of the request.
+// HitCost is the cost of one hit of a request under the limits of a rule: its factor, times the factor that each table
+// has for a value of the request. Example: with a factor of 2 and a table with 5 for the request's value, a hit costs
+// 10.
 type HitCost struct {
 	Factor uint64 // 1 to MaxHitCost
 	Tables []CostTable
@@ -18,27 +19,27 @@ type HitCost struct {
 
 // CostTable has factors by the value of an entry.
 type CostTable struct {
-	Key      string            // of the entry
-	Level    int               // of the entry in the rule's path
+	Key      string            // key of the entry
+	Level    int               // level of the entry in the rule's path
 	Values   map[string]uint64 // 1 to MaxHitCost; with Fold in lower case
-	Other    uint64            // for all other values; 0: the level has no others
+	Other    uint64            // factor of all other values; 0 if the level has no others
 	Fold     bool              // the case of letters does not matter
-	Position Position          // of the table in its rule file
+	Position Position          // position of the table in its rule file
 }
 
 // Bounds of costs.
 const (
 	MaxHitCost    = 1_000_000
-	MaxCostValues = 1000 // of one table
+	MaxCostValues = 1000 // most values of one table
 )
 
-// mostHits is more than any limit admits, so nothing passes that would count for more.
+// mostHits is more than any limit allows, so nothing passes that would count for more.
 const mostHits = MaxRequests + 1
 
 // Constant reports whether every hit under the rule has the same cost.
 func (c *HitCost) Constant() bool { return c == nil || len(c.Tables) == 0 }
 
-// Of returns what one hit of a request with these entries counts for.
+// Of returns the cost of one hit of a request with these entries.
 func (c *HitCost) Of(entries []Entry) uint64 {
 	cost := c.Factor
 	for i := range c.Tables {
@@ -48,7 +49,7 @@ func (c *HitCost) Of(entries []Entry) uint64 {
 	return cost
 }
 
-// Hits returns what hits count for. Refunds are negative and stay negative. The result is capped at mostHits.
+// Hits returns the cost of a number of hits. Refunds are negative and stay negative. The result is capped at mostHits.
 func (c *HitCost) Hits(entries []Entry, hits int64) int64 {
 	if hits < 0 {
 		return -c.Hits(entries, -hits)
@@ -74,7 +75,7 @@ func timesHits(a, b uint64) uint64 {
 	return min(low, mostHits)
 }
 
-// HitCostOf returns what one hit counts for under the limits of the rule. The entries are those that the rule matches.
+// HitCostOf returns the cost of one hit under the limits of the rule. The entries are those that the rule matches.
 func (r *Rule) HitCostOf(entries []Entry) uint64 {
 	if r.HitCost() == nil {
 		return 1

@@ -7,7 +7,7 @@ import (
 )
 
 // maxKeySize is the length in bytes up to which a counter's key contains its entries in full. A longer key keeps a
-// readable beginning and is completed by a SHA-256, so that callers cannot make a backend's keys long.
+// readable start and is completed by a SHA-256, so that clients cannot make a backend's keys long.
 const maxKeySize = 512
 
 const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
@@ -22,9 +22,9 @@ const keyPrefixKept = 64 // about how many readable bytes a hashed key keeps
 // With share_threshold the key contains the rule's pattern instead of the value, and another mark instead of =: ~ for a
 // wildcard, ~~ for a regular expression, ~~= for a network, ~=value=value for a list of values, and ~~~ for a key with
 // a star. An entry that is a condition has a single ~ after its key. Where values are grouped, the key is followed by
-// the pattern with its mark, if there is one, then =~ for a group or =~= for values without case, then the value that
-// counts. Under a condition, the group itself and = precede this value. In text from a caller or a rule, the bytes \ |
-// = ~ { are escaped. So two different identities never share a key, and no value can choose its key's cluster slot by a
+// the pattern with its mark, if there is one, then =~ for a group or =~= for values without case, then the counted
+// value. Under a condition, the group itself and = precede this value. In text from a client or a rule, the bytes \ | =
+// ~ { are escaped. So two different identities never share a key, and no value can choose its key's cluster slot by a
 // {tag}.
 type KeyBuilder struct {
 	Prefix string
@@ -86,8 +86,8 @@ const (
 	foldMark  = "=~="
 )
 
-// groupedBy returns the text before the value that counts. It has the pattern, because a group of one level may reach
-// into what another level matches: these are two counters.
+// groupedBy returns the text before the value that counts. It contains the pattern, because a group of one level may
+// also contain values that another level matches: these are two counters.
 func groupedBy(level Level, values []string, group Group) string {
 	mark := groupMark
 	if group == (Group{}) {
@@ -133,9 +133,9 @@ func shortened(text []byte) []byte {
 	return hex.AppendEncode([]byte(`~=\#`), sum[:])
 }
 
-// hashKey replaces the text from index body on by its readable beginning and a hash of all of it. Escaping never
-// produces the mark \#, so no other key can look like this one. The beginning is never cut within an escape: that would
-// turn the mark into an escaped backslash.
+// hashKey replaces the text from index body on by its readable start and a hash of all of it. Escaping never produces
+// the mark \#, so no other key can look like this one. The start is never cut within an escape: that would turn the
+// mark into an escaped backslash.
 func hashKey(dst []byte, body int) []byte {
 	sum := sha256.Sum256(dst[body:])
 	dst = dst[:min(body+keyPrefixKept, len(dst))]
@@ -153,7 +153,7 @@ func hashKey(dst []byte, body int) []byte {
 var escapes = [256]byte{'\\': '\\', '|': '|', '=': '=', '~': '~', '{': '['}
 
 func appendEscaped(dst []byte, s string) []byte {
-	plain := 0 // where the bytes not yet copied begin
+	plain := 0 // start of the bytes not yet copied
 	for i := 0; i < len(s); i++ {
 		if e := escapes[s[i]]; e != 0 {
 			dst = append(dst, s[plain:i]...)

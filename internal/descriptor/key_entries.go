@@ -4,9 +4,9 @@ import "strings"
 
 // KeyEntries returns the entries that a counter's key of the form KeysOwn names, as far as the key tells. Where a
 // pattern stands for values, the entry has the pattern, or one value of a list; a condition has an empty value. ok is
-// false for a key that is no key of the domain, and for a long one, which contains a hash.
+// false for a key that is not one of the domain, and for a long one, which contains a hash.
 //
-// The entries are for people. Whether they lead to the counter shows Match.
+// The entries are for people. Only Match can tell whether they lead to the counter.
 func KeyEntries(domain, key string) (entries []Entry, ok bool) {
 	begin := string(appendEscaped(nil, domain)) + "|"
 	at := strings.Index(key, begin) // there may be a prefix before it
@@ -54,7 +54,7 @@ func splitUnescaped(text string, separator byte) (parts []string) {
 	return append(parts, text[begin:])
 }
 
-// markIn returns where the first mark in a part of a key is: what stands before it is an entry's key.
+// markIn returns the place of the first mark in a part of a key, which follows an entry's key.
 func markIn(part string) int {
 	for i := 0; i < len(part); i++ {
 		switch part[i] {

@@ -20,7 +20,7 @@ const (
 	// These counters are fixed windows of one unit, on the clock, without reservations and penalties, of requests' own
 	// limits and of rules that envoyproxy/ratelimit can read and that have one limit. All other counters keep the KeysOwn
 	// format. KeysLyft distinguishes less than KeysOwn: two identities share a key if their names are equal when joined,
-	// or if their windows have different units and begin in the same second. A caller can choose the slot in a cluster by
+	// or if their windows have different units and start in the same second. A client can choose the slot in a cluster by
 	// a {tag} in a value.
 	//
 	// AppendKey does not know the time, and writes the unit in braces instead of the window's start: {minute}. No other
@@ -42,7 +42,7 @@ func (k KeyBuilder) appendLyft(dst []byte, domain string, entries []Entry, rule 
 		return dst, false
 	}
 	if rule != nil && len(rule.Limits) > 1 {
-		// in envoyproxy/ratelimit, limits of one entry would share a counter whenever their windows begin together
+		// in envoyproxy/ratelimit, limits of one entry would share a counter whenever their windows start together
 		return dst, false
 	}
 	start := len(dst)

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Each key was worked out by hand from what envoyproxy/ratelimit writes: prefix, domain, then key and value of each
+// Each key was worked out by hand from the format of envoyproxy/ratelimit: prefix, domain, then key and value of each
 // entry with underscores between, then the start of the window.
 func TestLyftKeys(t *testing.T) {
 	at := time.Date(2026, 11, 21, 15, 4, 5, 678_000_000, time.UTC)
@@ -36,8 +36,8 @@ func TestLyftKeys(t *testing.T) {
 		"a day":    {"", []Entry{{"k", "v"}}, nil, per(Day), "d_k_v_1795219200"},
 		// from the epoch: a Thursday
 		"a week":                 {"", []Entry{{"k", "v"}}, nil, per(Week), "d_k_v_1795046400"},
-		"a month":                {"", []Entry{{"k", "v"}}, nil, per(Month), "d_k_v_1793664000"}, // of 30 days
-		"a year":                 {"", []Entry{{"k", "v"}}, nil, per(Year), "d_k_v_1766016000"},  // of 365 days
+		"a month":                {"", []Entry{{"k", "v"}}, nil, per(Month), "d_k_v_1793664000"}, // 30 days
+		"a year":                 {"", []Entry{{"k", "v"}}, nil, per(Year), "d_k_v_1766016000"},  // 365 days
 		"a month of a calendar":  {"", []Entry{{"k", "v"}}, nil, calendar(true), "d_k_v_1793491200"},
 		"our own calendar":       {"", []Entry{{"k", "v"}}, nil, calendar(false), "own"},
 		"a prefix":               {"p:", []Entry{{"k", "v"}}, nil, per(Minute), "p:d_k_v_1795273440"},
@@ -77,7 +77,7 @@ func TestLyftKeys(t *testing.T) {
 	}
 }
 
-// None of our own keys is taken for one whose window's start must be filled in, no matter what a caller sends.
+// No key of our format is mistaken for one whose window's start must be filled in, whatever values a client sends.
 func TestOwnKeysAreNoLyftKeys(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("a_|=~{}\\1")), 0, 8, -1)
 	zone, err := time.LoadLocation("America/Argentina/Buenos_Aires")

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// HasKeys reports whether the domain has a rule for the keys of these entries, in this order, whatever their values
-// are. It tells a request that no rule happens to match now from one that none can ever match, such as one with a
-// misspelt key. The last entry may name a reservation.
+// HasKeys reports whether the domain has a rule for the keys of these entries, in this order, regardless of their
+// values. It distinguishes a request that no rule happens to match now from one that none can ever match, such as one
+// with a misspelt key. The last entry may name a reservation.
 //
-// It reads all rules of the domain: remember what it returns.
+// It reads all rules of the domain, so callers should remember the result.
 func (d *Domain) HasKeys(entries []Entry) bool {
 	if d == nil {
 		return false

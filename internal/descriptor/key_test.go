@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// counted is the identity of a counter: what its key must distinguish.
+// counted is the identity of a counter, which its key must distinguish from others.
 type counted struct {
 	Domain  string
 	Entries []countedEntry
@@ -23,7 +23,7 @@ type counted struct {
 
 type countedEntry struct {
 	Key   string
-	Mark  string // before what follows: what it is
+	Mark  string // mark in front of Texts, which gives their kind
 	Texts []string
 }
 
@@ -122,8 +122,8 @@ func readKey(key string) (c counted, hashed string, err error) {
 	return c, "", nil
 }
 
-// splitKey splits a key at its bare | = ~ and undoes the escapes. marks[i] is what stands before parts[i]; hashed says
-// that the mark of a hash stands among them.
+// splitKey splits a key at its bare | = ~ and undoes the escapes. marks[i] is the mark in front of parts[i]; hashed is
+// true if the mark of a hash is among them.
 func splitKey(key string) (parts []string, marks []byte, hashed bool, err error) {
 	var part []byte
 	marks = []byte{0}
@@ -267,7 +267,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	if prefixed := build("p:", Entry{"k", strings.Repeat("v", fits)}); !strings.HasPrefix(prefixed, "kept p:d|k=vvv") || len(prefixed) > 200 {
 		t.Errorf("with a prefix, %q is not hashed", prefixed)
 	}
-	// Keys differ by what was cut off, and by where it was cut.
+	// Keys differ by the text that was cut off, and by the place of the cut.
 	if other := build("", Entry{"k", strings.Repeat("v", fits) + "w"}); other == hashed {
 		t.Error("two long values share a key")
 	}

@@ -42,22 +42,22 @@ type Limit struct {
 	Window Window // concurrency: how long a place stays taken if it is not given back
 
 	Precision uint32 // sliding window: how many sub-windows the estimate is built from; 0 means 1
-	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass at once, or NoDelayAll
+	NoDelay   uint32 // leaky bucket: how many of the waiting hits pass immediately, or NoDelayAll
 
-	// FromRequest: a request brings it along, in addition to the limits of its rule. It shares no counter with them, which
-	// would count twice.
+	// FromRequest is true for a limit that a request carries in addition to the limits of its rule. It shares no counter
+	// with them, which would count twice.
 	FromRequest bool
 
-	WarnAt uint8 // in percent of Capacity: answers warn from this usage on; 0: never
+	WarnAt uint8 // usage from which on answers warn, in percent of Capacity; 0 means never
 
-	Classes ClassParts // the classes that share the limit, and the class of one caller; only a SharedWindow has any
+	Classes ClassParts // classes that share the limit, and the class of one customer; only for SharedWindow
 
-	Reservations *Reservations // nil: hits cannot be reserved
+	Reservations *Reservations // nil if hits cannot be reserved
 
-	Regions *Regions // nil: each region counts on its own
+	Regions *Regions // nil if each region counts on its own
 
-	// Penalty is active for some time after a caller exceeded this limit, and denies its requests: NewPenalty. Nil: there
-	// is none.
+	// Penalty is active for some time after a customer exceeded this limit, and denies the customer's requests:
+	// NewPenalty. Nil without a penalty.
 	Penalty *Limit
 
 	Arithmetic Arithmetic // filled in by Compile
@@ -84,7 +84,7 @@ func (l *Limit) Capacity() uint64 {
 
 // Quota returns the limit as headers show it: a number of hits, and the seconds that renew them, rounded up. It is
 // Requests and the window at now. Of a bucket it is the size and the time that fills it, because the hits that remain
-// belong to its size. 0 seconds: there is no window.
+// belong to its size. 0 seconds means that there is no window.
 func (l *Limit) Quota(now time.Time) (hits uint64, seconds int64) {
 	length := l.Window.LengthAt(now)
 	switch {
@@ -100,7 +100,7 @@ func (l *Limit) Quota(now time.Time) (hits uint64, seconds int64) {
 	return l.Capacity(), int64((length + time.Second - 1) / time.Second)
 }
 
-// NoDelayText returns how many of the waiting hits pass at once, as rule files write it.
+// NoDelayText returns how many of the waiting hits pass immediately, as rule files write it.
 func (l *Limit) NoDelayText() string {
 	if l.NoDelay == NoDelayAll {
 		return "all"
@@ -126,8 +126,8 @@ func (l *Limit) SharesCounter(other *Limit) bool {
 // Tag is the end of the keys of the counters of a limit that no rule has. A rule tells its limits apart: Rule.Tag.
 func (l *Limit) Tag() string { return (*Rule)(nil).Tag(l) }
 
-// appendTag appends what distinguishes this limit's counter from other counters of the same entries: the algorithm and
-// the window. It leaves out the number of requests, so that a raised limit keeps the hits counted so far.
+// appendTag appends the identity of this limit among counters of the same entries: the algorithm and the window. It
+// leaves out the number of requests, so that a raised limit keeps the hits counted so far.
 func (l *Limit) appendTag(b []byte) []byte {
 	a := &algorithms[l.Algorithm]
 	if l.Interval && a.interval != 0 {

@@ -16,15 +16,21 @@ func (t *Tree) EachDomain() iter.Seq[*Domain] { return maps.Values(t.domains) }
 
 // Match returns the rule for a descriptor's entries, or nil.
 //
-// On each level one child is chosen and never reconsidered: the exact value, else the list that contains the value,
-// else the value and then the list that contains it if case does not matter, else the smallest network that contains
-// the address or network, else the first wildcard or regular expression in file order that matches, else the rule
-// without a value. A wildcard whose text equals the value comes before other patterns. A wildcard with a star in its
-// key is matched against the whole entry (key, underscore, value). The last entry's node must have a rule: a shorter or
-// longer descriptor does not match. An empty value is not an exact value: it matches the rule without a value, and
-// patterns that match the empty text.
+// On each level the first of these children is chosen, and never reconsidered:
 //
-// Expressions see only the beginning of a long value. Such a value matches an expression only if the rule that is found
+//   - the exact value
+//   - the list that contains the value
+//   - if case does not matter, the value and then the list that contains it
+//   - the smallest network that contains the address or network
+//   - the first wildcard or regular expression in file order that matches; a wildcard whose text equals the value comes
+//     before other patterns
+//   - the rule without a value
+//
+// A wildcard with a star in its key is matched against the whole entry (key, underscore, value). The last entry's node
+// must have a rule: a shorter or longer descriptor does not match. An empty value is not an exact value: it matches the
+// rule without a value, and patterns that match the empty text.
+//
+// Expressions see only the start of a long value. Such a value matches an expression only if the rule that is found
 // then denies requests, see matchCut.
 func (d *Domain) Match(entries []Entry) *Rule {
 	r := d.match(entries)
@@ -62,7 +68,7 @@ func (d *Domain) MatchNamed(entries []Entry) *Rule {
 func (d *Domain) HasPatterns() bool { return d.edges.patterned }
 
 // child returns the child of a node for one entry, or noNode. after is for values of which expressions see only the
-// beginning: such a value matches only expressions with a child above after; root: all of them.
+// start: such a value matches only expressions with a child above after. With root it matches all of them.
 func (e *edges) child(parent node, key, value string, after node) node {
 	h := e.hashKey(parent, key)
 	if value != "" && e.valued {
@@ -156,7 +162,7 @@ func (o *others) network(value string) node {
 	return noNode
 }
 
-// any returns the child of a node for the key without a value, or noNode if there is no such rule.
+// any returns the child of a node for the key without a value, or noNode without such a rule.
 func (e *edges) any(parent node, key string) node {
 	if s := e.find(e.hashKey(parent, key), parent, key, ""); s != nil {
 		return s.child

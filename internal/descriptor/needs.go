@@ -2,22 +2,23 @@ package descriptor
 
 import "slices"
 
-// Needs is a set of what a decision under a rule needs besides counting hits and denying them. Most rules need nothing,
-// and cost nothing there. The low byte is for rules; package limiter adds its own bits above it.
+// Needs is a set of features that a decision under a rule needs in addition to counting hits and denying them. Most
+// rules need none of them, and do not pay for them. The low byte is for rules; package limiter adds its own bits above
+// it.
 type Needs uint16
 
-// What rules need.
+// Features that rules need.
 const (
 	NeedsActive  Needs = 1 << iota // a limit applies only at some times
 	NeedsReplace                   // limits of other rules do not apply
 	NeedsGroup                     // several values of an entry count as one
 	NeedsCost                      // a hit counts for more than one
 	NeedsScale                     // an entry multiplies a limit
-	NeedsVary                      // a limit is not enforced for all callers, or warns
-	NeedsClass                     // a limit is shared by classes of callers
+	NeedsVary                      // a limit is not enforced for all customers, or warns
+	NeedsClass                     // a limit is shared by classes of customers
 )
 
-// needs returns what decisions under a rule need.
+// needs returns the features that decisions under a rule need.
 func (r *Rule) needs() (n Needs) {
 	add := func(bit Needs, set bool) {
 		if set {

@@ -9,7 +9,7 @@ import (
 // networks finds the smallest network that contains an address or a network. Its cost does not depend on the number of
 // networks or their nesting.
 type networks struct {
-	list  []network // in file order
+	list  []network // networks in file order
 	table bart.Table[node]
 }
 

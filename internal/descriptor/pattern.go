@@ -15,11 +15,11 @@ type pattern struct {
 	program  *program       // the program of regex
 	kind     MatchKind
 	fold     bool   // the case of letters does not matter
-	text     string // as the rule file writes it
+	text     string // text in the rule file
 	child    node
 }
 
-// match reports whether the pattern matches. It is for patterns that are in no automaton. As in an automaton, an
+// match reports whether the pattern matches. It is for patterns that are not in an automaton. As in an automaton, an
 // expression reads at most the first most bytes of a value. A wildcard with fold gets the value in lower case.
 func (p *pattern) match(value string, most int) bool {
 	switch {
@@ -35,7 +35,7 @@ func (p *pattern) match(value string, most int) bool {
 // patterns are the wildcards and regular expressions for one key, in file order.
 type patterns struct {
 	list     []pattern
-	automata []*automaton // for most of the expressions
+	automata []*automaton // automata of most of the expressions
 	single   []int32      // the indexes in list of all other patterns, which are tried one after the other
 }
 
@@ -124,7 +124,7 @@ type compiledRegex struct {
 }
 
 // join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise
-// it builds several. The sizes multiply when all expressions can begin anywhere in the text.
+// it builds several. The sizes multiply when all expressions can start anywhere in the text.
 func (p *patterns) join(list []compiledRegex, work *int) error {
 	if len(list) == 1 {
 		p.automata = append(p.automata, list[0].alone)
@@ -151,9 +151,9 @@ func (p *patterns) join(list []compiledRegex, work *int) error {
 // maxOverlapWork bounds the work of comparing two expressions, in places that are looked at.
 const maxOverlapWork = 1 << 17
 
-// LongOverlap reports whether there are values of any length whose beginning may belong to a match of the expression
-// first, and which then match only the expression second. It also does if the expressions are too large to know. An
-// expression with fold matches the letters A to Z in any case. A . is any character, also the end of a line.
+// LongOverlap reports whether there are values of any length whose start may belong to a match of the expression first,
+// and which then match only the expression second. It also returns true if the expressions are too large to find out.
+// An expression with fold matches the letters A to Z in any case. A . is any character, including the end of a line.
 func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) bool {
 	both := &program{}
 	for i, x := range []struct {
@@ -177,13 +177,13 @@ func LongOverlap(first string, foldFirst bool, second string, foldSecond bool) b
 func (a *automaton) longOverlap() bool {
 	n := len(a.ends)
 	after := func(s int) []uint16 { return a.next[s*a.classes:][:a.classes] }
-	// The states that long texts lead to while both expressions can continue. What remains of these states when those
-	// without a predecessor are removed, again and again, is on a cycle or behind one.
+	// long holds the states that long texts lead to while both expressions can continue. States without a predecessor are
+	// removed, again and again. The remaining ones are on a cycle or behind one.
 	long := make([]bool, n)
 	for s := range long {
 		long[s] = a.goesOn[s] == 1<<2-1
 	}
-	entries := make([]int, n) // for each state, the number of transitions to it from the remaining states
+	entries := make([]int, n) // number of transitions to each state from the remaining states
 	for s := range long {
 		for _, t := range after(s) {
 			if long[s] {
@@ -262,7 +262,7 @@ func RegexInstructions(text string) (int, error) {
 	return len(compiled.Inst), nil
 }
 
-// parseRegex parses an expression on its own, without what compileRegex puts around it: that must neither repair a
+// parseRegex parses an expression without the text that compileRegex puts around it: that text must neither repair a
 // broken expression nor, after a \Q, become part of it. With fold it matches the letters A to Z in any case.
 func parseRegex(text string, fold bool) (*syntax.Regexp, error) {
 	if text == "" {

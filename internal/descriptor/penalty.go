@@ -8,9 +8,9 @@ import (
 // MaxPenalty is the longest penalty.
 const MaxPenalty = 30 * 24 * time.Hour
 
-// NewPenalty returns the Penalty of a limit whose callers are denied for a time after they have exceeded it. The time,
-// in whole seconds and at most MaxPenalty, becomes the window. It also becomes the number of requests, because stores
-// notice by that number that a rule has changed.
+// NewPenalty returns the Penalty of a limit whose customers are denied for a time after they have exceeded it. The
+// time, in whole seconds and at most MaxPenalty, becomes the window. It also becomes the number of requests, because
+// stores notice by that number that a rule has changed.
 func NewPenalty(lasts time.Duration) *Limit {
 	seconds := lasts / time.Second
 	return &Limit{
@@ -20,7 +20,7 @@ func NewPenalty(lasts time.Duration) *Limit {
 	}
 }
 
-// PenaltyText returns how long the penalty of a limit lasts, as rule files write it: "10m". It is empty if there is no
+// PenaltyText returns how long the penalty of a limit lasts, as rule files write it: "10m". It is empty without a
 // penalty.
 func (l *Limit) PenaltyText() string {
 	if l.Penalty == nil {
@@ -29,7 +29,7 @@ func (l *Limit) PenaltyText() string {
 	return words(l.Penalty.Window.Length())
 }
 
-// PenaltyWords describes the penalty for people, after a comma. It is empty if there is none.
+// PenaltyWords describes the penalty for people, after a comma. It is empty without a penalty.
 func (l *Limit) PenaltyWords() string {
 	if l.Penalty == nil {
 		return ""
@@ -38,7 +38,7 @@ func (l *Limit) PenaltyWords() string {
 }
 
 // A penalty's key is the counter's key followed by one of these words. No counter's key ends with one: it ends with an
-// algorithm and a window. Where the limit is not enforced, the penalty has another key, so a penalty that begins there
+// algorithm and a window. Where the limit is not enforced, the penalty has another key, so a penalty that starts there
 // is never enforced.
 const (
 	penaltyWord       = "penalty"

@@ -9,25 +9,25 @@ type RegionMode uint8
 const (
 	Regional RegionMode = iota // each region counts on its own
 	AtHome                     // one region counts, and the others ask it
-	Eventual                   // each region counts on its own, less what the others have told it about theirs
+	Eventual                   // each region counts on its own, minus the hits that the others have reported
 )
 
 // RegionModeNames are the names of the modes in answers for operators.
 var RegionModeNames = []string{Regional: "regional", AtHome: "home", Eventual: "eventual"}
 
-// HashHome is what a rule file writes for a home that a hash of the counter's key chooses.
+// HashHome is the home in a rule file if a hash of the counter's key chooses it.
 const HashHome = "hash"
 
-// Regions says how a limit counts across regions.
+// Regions describes how a limit counts across regions.
 type Regions struct {
 	Mode RegionMode
-	Home string // AtHome: the region that counts; empty: a hash of the counter's key chooses one of the configured regions
+	Home string // AtHome: the region that counts; empty if a hash of the counter's key chooses a configured region
 }
 
 // HasHome reports whether one region counts for all.
 func (r *Regions) HasHome() bool { return r.Mode == AtHome }
 
-// HomeName returns the home as a rule file writes it, or "" if there is none.
+// HomeName returns the home as a rule file writes it, or "" without a home.
 func (r *Regions) HomeName() string {
 	switch {
 	case r == nil || r.Mode != AtHome:

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Reservations are the bounds within which callers may reserve hits under a limit: take them before their number is
+// Reservations are the bounds within which clients may reserve hits under a limit: take them before their number is
 // known, and correct the number later.
 type Reservations struct {
-	TTL    time.Duration // how long a reservation lasts if the caller does not say so
-	MaxTTL time.Duration // how long one may last
+	TTL    time.Duration // default duration of a reservation
+	MaxTTL time.Duration // longest duration
 
 	MaxShare       uint32 // the largest reservation, in parts per million of the limit's capacity
-	MaxOutstanding int    // the most reservations that one counter has at once
+	MaxOutstanding int    // most reservations of one counter at the same time
 
-	// Release gives the hits of a reservation back when it expires. Without it they stay charged: a caller that goes away
-	// is charged what it has reserved.
+	// Release gives the hits of a reservation back when it expires. Without it they stay charged: a client that disappears
+	// is charged the hits that it has reserved.
 	Release bool
 
-	Cost Cost // what amounts are worth in hits; all limits of a rule have the same
+	Cost Cost // price of amounts in hits; the same for all limits of a rule
 }
 
 // MaxShareWhole is the MaxShare that allows one reservation to be as large as the limit.

@@ -9,7 +9,7 @@ import (
 // Rule holds the limits and flags of one node of the tree. A node without a rate limit has no rule.
 type Rule struct {
 	Name      string   // may be empty
-	Limits    []Limit  // all must admit; empty if Unlimited
+	Limits    []Limit  // all must allow; empty if Unlimited
 	Replaces  []string // names of limits that do not apply to a request when this rule matches
 	Unlimited bool     // every request passes, and nothing is counted
 	denies    denial   // filled in by Compile
@@ -18,31 +18,31 @@ type Rule struct {
 
 	RuleSettings
 
-	Schedule *Schedule // when its limits apply; nil: always
+	Schedule *Schedule // when its limits apply; nil means always
 
-	ByEntry *ByEntry // what depends on the entries of a request; nil: nothing. Few rules have it, so it is a pointer
+	// settings that depend on the entries of a request; may be nil. Few rules have them, so it is a pointer
+	ByEntry *ByEntry
 
-	MetricValues *MetricLevels // where the metric's name has the request's value instead of the rule's; nil: at no level
+	MetricValues *MetricLevels // levels where the metric's name has the request's value instead of the rule's; may be nil
 	Levels       []Level       // the path of keys and values from the domain to this rule
 	Domain       string        // the domain it belongs to
 	Path         string        // "domain.key_value.key": the rule's identity in metrics, logs and answers
-	Position     Position      // of the rule in its rule file
+	Position     Position      // position of the rule in its rule file
 
-	// shared is what replaces values in the counter's key. It is nil if nothing does at any level. Few rules have it, so
-	// it is a pointer: there may be very many rules.
+	// shared holds the texts that replace values in the counter's key. It is nil if no value is replaced. Few rules have
+	// it, so it is a pointer: there may be very many rules.
 	shared *sharedLevels
 
-	tags []string // of the counters of Limits, made once
+	tags []string // tags of the counters of Limits, computed once
 }
 
-// RuleSettings are what a descriptor says about its rule, apart from its limits and what depends on the entries of a
-// request.
+// RuleSettings are the settings of a rule, apart from its limits and those that depend on the entries of a request.
 type RuleSettings struct {
 	// Metadata is merged into the answer's dynamic metadata when the rule passes. Values are string, bool, int, float64,
 	// nil, []any and map[string]any. It must not be modified.
 	Metadata map[string]any
 
-	// the most requests per unit, and the largest burst, of an operator's override; 0: there may be none
+	// the most requests per unit, and the largest burst, of an operator's override; 0 if overrides are not allowed
 	OverrideMax    uint64
 	OnError        OnError // what to do when the backend cannot read its counters
 	Shadow         bool    // decided and measured, but not enforced
@@ -60,13 +60,13 @@ type MetricLevels []bool
 // Has reports whether it has at a level.
 func (m *MetricLevels) Has(level int) bool { return m != nil && (*m)[level] }
 
-// Varies reports whether a limit does anything else than deny every caller what is above it.
+// Varies reports whether a limit does anything other than deny all customers above it.
 func (r *Rule) Varies() bool { return r.Needs&NeedsVary != 0 }
 
 // Overridable reports whether operators may give one customer of the rule other numbers.
 func (s *RuleSettings) Overridable() bool { return s.OverrideMax > 0 }
 
-// Reservable reports whether callers may reserve hits under a limit of the rule.
+// Reservable reports whether clients may reserve hits under a limit of the rule.
 func (r *Rule) Reservable() bool {
 	for i := range r.Limits {
 		if r.Limits[i].Reservable() {
@@ -76,7 +76,7 @@ func (r *Rule) Reservable() bool {
 	return false
 }
 
-// Cost returns what the amounts of reservations under the rule are worth in hits. If it is empty, every amount counts
+// Cost returns the price in hits of the amounts of reservations under the rule. If it is empty, every amount counts
 // once.
 func (r *Rule) Cost() Cost {
 	if len(r.Limits) == 0 || r.Limits[0].Reservations == nil {
@@ -102,7 +102,7 @@ func (l Level) Text() string {
 
 // PatternFor returns the text that replaces the value of an entry with this key, in names and keys that show the
 // level's pattern. For a level with a star in its key it is the level's Text, without the key and underscore if Text
-// begins with them.
+// starts with them.
 func (l Level) PatternFor(key string) string {
 	if !HasWildcard(l.Key) {
 		return l.Value
@@ -136,8 +136,8 @@ func (r *Rule) Shares(level int) bool {
 	return r.shared != nil && r.shared.levels[level].text != "" && r.shared.levels[level].group == nil
 }
 
-// groupings returns what the levels say with fold_case and group, in the order of the levels. /rlconfig shows both keys
-// at the first of them, which it passes, so that what concerns one level stands together.
+// groupings returns the settings fold_case and group of all levels, in their order. /rlconfig shows both keys at the
+// first of them, which it passes, so that the settings of one level stand together.
 func (r *Rule) groupings(first string) string {
 	var all []string
 	for i, l := range r.Levels {
@@ -153,7 +153,7 @@ func (r *Rule) groupings(first string) string {
 	return when(ok, text)
 }
 
-// costs returns what the rule says with cost.
+// costs returns the rule's setting cost.
 func (r *Rule) costs() string {
 	var all []string
 	if c := r.HitCost(); c != nil {

@@ -7,18 +7,18 @@ import (
 
 // Scale multiplies the numbers of a limit by the number in an entry of the request.
 type Scale struct {
-	Key      string   // of the entry
-	Level    int      // of the entry in the rule's path
+	Key      string   // key of the entry
+	Level    int      // level of the entry in the rule's path
 	Max      uint64   // larger numbers count as this one; at least 1
-	Position Position // in its rule file
+	Position Position // position in its rule file
 }
 
 // Scales are the scales of a rule's limits.
 type Scales struct {
-	Of []*Scale // by limit; nil: the limit has its own numbers
+	Of []*Scale // scale of each limit; nil for a limit that keeps its numbers
 }
 
-// ScaleOf returns what multiplies a limit of the rule, or nil if nothing does.
+// ScaleOf returns the scale of a limit of the rule, or nil without one.
 func (r *Rule) ScaleOf(limit int) *Scale {
 	if r.Scales() == nil {
 		return nil
@@ -26,15 +26,15 @@ func (r *Rule) ScaleOf(limit int) *Scale {
 	return r.Scales().Of[limit]
 }
 
-// ScaleResult is what an entry says about a scale.
+// ScaleResult is the result of reading an entry for a scale.
 type ScaleResult uint8
 
 // The results.
 const (
 	ScaleGood     ScaleResult = iota
-	ScaleNoNumber             // it is no whole number above 0: the limit has its own numbers
+	ScaleNoNumber             // not a whole number above 0: the limit keeps its numbers
 	ScaleAboveMax
-	ScaleResults // how many there are
+	ScaleResults // number of results
 )
 
 // Number returns the number that multiplies the limit, from 1 to Max. The number is written with decimal digits only.
@@ -96,7 +96,7 @@ func (l *Limit) Scalable(most uint64) error {
 	}
 	a := &l.Arithmetic
 	if a.StepDen == 0 {
-		return nil // what is exact for a number is exact for all smaller ones
+		return nil // a limit that is exact for a number is exact for all smaller ones
 	}
 	// The exact time between two hits of a bucket is a fraction, whose denominator is largest for numbers without common
 	// factors.

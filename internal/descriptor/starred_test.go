@@ -118,7 +118,7 @@ func TestStarredKeysAllocateNothing(t *testing.T) {
 	}
 }
 
-// What a value is counted by under a key with a star: the pattern stands for the value, and differs from all other
+// In the counter's key of a rule with a star in its key, the pattern stands for the value, and differs from all other
 // patterns.
 func TestKeysOfStarredRules(t *testing.T) {
 	tree, err := Compile([]DomainSpec{{Name: "d", Children: []NodeSpec{

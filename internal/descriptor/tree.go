@@ -30,7 +30,7 @@ type DomainSpec struct {
 	Copy bool
 }
 
-// DomainSettings are what a domain says apart from its rules. DomainFacts has a row for each.
+// DomainSettings are the settings of a domain apart from its rules. DomainFacts has a row for each.
 type DomainSettings struct {
 	Admission       Admission
 	OnError         OnError
@@ -39,10 +39,10 @@ type DomainSettings struct {
 	Refunds         Refunds
 	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
 	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
-	Regions         *Regions      // of the limits that say nothing; package config has given it to them
+	Regions         *Regions      // for limits without regions; package config has copied it to them
 }
 
-// Or returns the settings, completed with the settings of another file of the domain where these say nothing.
+// Or returns the settings, completed with those of another file of the domain where these are not set.
 func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
 	to, from := reflect.ValueOf(&d).Elem(), reflect.ValueOf(other).Elem()
 	for i := range to.NumField() {
@@ -55,19 +55,19 @@ func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
 
 // NodeSpec is one level of the rule tree as a rule file defines it.
 type NodeSpec struct {
-	Key string // with a star in it: key and value together are a wildcard for the entry's key and value
+	Key string // may have a star: key and value together are then a wildcard for the entry's key and value
 	// Kind 0: empty means any value, and a star makes it a wildcard. Other kinds: the expression or the network
 	Value    string
-	Values   []string // for MatchValues
+	Values   []string // values for MatchValues
 	Rule     *Rule    // nil if the level has no rate limit. Compile fills in its Levels, Path and Index
 	Children []NodeSpec
 	Position Position
 
-	Kind MatchKind // how values are matched; 0: determined by Key and Value
+	Kind MatchKind // how values are matched; 0 if Key and Value determine it
 	// all matching values share one counter; no effect on an exact value or on a key without a value
 	ShareThreshold bool
 	ValueToMetric  bool  // the metric's name contains the request's value instead of the rule's
-	Condition      bool  // the value is matched, but is no part of the counter's key
+	Condition      bool  // the value is matched, but is not part of the counter's key
 	FoldCase       bool  // A to Z and a to z are one; Value and Values have lower case
 	Group          Group // values that share a counter; needs a Kind or a Value that matches several
 }
@@ -118,8 +118,8 @@ func listText(values []string) string {
 type Tree struct {
 	Rules []*Rule // every rule, indexed by Rule.Index
 
-	// Checksum identifies what the rules mean: trees whose rules mean the same have the same one, even if the rules come
-	// from other files or from a server. It fits into the 53 bits of a float64. 0 means no domains.
+	// Checksum identifies the meaning of the rules: trees whose rules mean the same have the same one, even if the rules
+	// come from other files or from a server. It fits into the 53 bits of a float64. 0 means no domains.
 	Checksum uint64
 
 	domains map[string]*Domain
@@ -133,7 +133,7 @@ type Domain struct {
 	Overridable   bool  // a rule is overridable
 	Usage         bool  // a rule has usage
 	Reservable    bool  // a rule has limits that hold reservations
-	RequestLimits *Rule // placeholder rule for the limits that requests bring along, which have no rule
+	RequestLimits *Rule // placeholder rule for the limits that requests carry, which have no rule
 
 	edges edges
 	rules []*Rule // indexed by node, the domain itself first; nil where a level has no rate limit
@@ -150,9 +150,9 @@ const (
 // Compile builds the tree. The specs' rules then belong to the tree, so the specs must not be used afterwards, unless
 // Copy is set.
 //
-// It returns an error for what would make matching ambiguous: a domain that is defined twice, siblings with the same
-// key and value, an empty domain or key, or two limits of a rule that would share one counter. Callers that can give a
-// better message check for these first.
+// It returns an error for specs that would make matching ambiguous: a domain that is defined twice, siblings with the
+// same key and value, an empty domain or key, or two limits of a rule that would share one counter. Callers that can
+// give a better message check for these first.
 func Compile(domains []DomainSpec, o Options) (*Tree, error) {
 	if o.PatternBytes <= 0 {
 		o.PatternBytes = defaultPatternBytes

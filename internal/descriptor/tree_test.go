@@ -205,8 +205,8 @@ func BenchmarkMatch(b *testing.B) {
 				d.Match(hot)
 			}
 		})
-		// The request is made anew in one place, as a decoder's pooled entries would be: what misses the caches is the
-		// tree, not the list of requests.
+		// The request is made anew in one place, as a decoder's pooled entries would be, so that cache misses are those of
+		// the tree, not of the list of requests.
 		random := make([]int32, 1<<16)
 		for i := range random {
 			random[i] = int32(rand.IntN(len(paths)))
@@ -239,7 +239,7 @@ func number(buf *[32]byte, form string, n int) string {
 	return unsafe.String(&b[0], len(b))
 }
 
-// A value longer than patterns see is matched by its beginning, as far as the options say.
+// A value longer than patterns see is matched by its start, as far as the options allow.
 func TestPatternBytes(t *testing.T) {
 	login := NodeSpec{Key: "path", Value: `/login/[a-z]*\.do`, Kind: MatchRegex, Rule: perMinute(1)}
 	specs := []DomainSpec{{Name: "d", Copy: true, Children: []NodeSpec{login, {Key: "path", Rule: perMinute(1)}}}}

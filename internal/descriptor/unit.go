@@ -40,7 +40,7 @@ var units = [...]struct {
 	Millisecond: {"millisecond", time.Millisecond},
 }
 
-// UnitNames lists what ParseUnit accepts, shortest unit first, for error messages.
+// UnitNames lists the names that ParseUnit accepts, shortest unit first, for error messages.
 var UnitNames = []string{"millisecond", "second", "minute", "hour", "day", "week", "month", "year"}
 
 // WireUnitNames lists the units that the limit of a request may have, shortest first.

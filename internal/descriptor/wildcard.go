@@ -5,12 +5,13 @@ import "strings"
 // wildcard is a compiled value pattern: literal pieces with zero or more arbitrary bytes between them.
 type wildcard struct {
 	prefix string
-	middle []string // in order; each is matched at its leftmost place, which never misses a match
+	// pieces between prefix and suffix, in order. Each is matched at its leftmost place, which never misses a match
+	middle []string
 	suffix string
 	size   int // total length of the pieces in bytes
 }
 
-// HasWildcard reports whether a rule's value is a pattern. There is no escape: a rule cannot name a literal star.
+// HasWildcard reports whether a rule's value is a pattern. Stars cannot be escaped: a rule cannot name a literal star.
 func HasWildcard(value string) bool { return strings.IndexByte(value, '*') >= 0 }
 
 func compileWildcard(pattern string) wildcard {
@@ -83,7 +84,7 @@ func (t entryText) has(piece string, at int) bool {
 	return strings.HasPrefix(t.value[at-len(t.key)-1:], piece)
 }
 
-// index returns the first position, at or after from, where the text contains piece, or -1 if there is none.
+// index returns the first position, at or after from, where the text contains piece, or -1.
 func (t entryText) index(piece string, from int) int {
 	if from < len(t.key) {
 		if i := strings.Index(t.key[from:], piece); i >= 0 {

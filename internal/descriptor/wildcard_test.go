@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// matchModel is what a wildcard means, by backtracking: too slow to serve, too simple to be wrong.
+// matchModel defines the meaning of a wildcard, by backtracking: too slow to serve, too simple to be wrong.
 func matchModel(pattern, value string) bool {
-	// reached[i] says that what was seen of the pattern can use up the first i bytes of the value.
+	// reached[i] is true if the pattern so far can use up the first i bytes of the value.
 	reached := make([]bool, len(value)+1)
 	reached[0] = true
 	for _, p := range []byte(pattern) {
@@ -52,7 +52,7 @@ func FuzzWildcard(f *testing.F) {
 		if got, want := w.match(value), matchModel(pattern, value); got != want {
 			t.Errorf("%q matches %q: %v, want %v", pattern, value, got, want)
 		}
-		// What fills a pattern's stars matches it.
+		// A value with any text in the place of a pattern's stars matches it.
 		if filled := strings.ReplaceAll(pattern, "*", value); !w.match(filled) {
 			t.Errorf("%q does not match %q", pattern, filled)
 		}

@@ -13,7 +13,7 @@ type Window struct {
 	Multiplier uint32 // 0 means 1
 	Unit       Unit
 
-	// WeekStart is the day with which the weeks of a calendar begin, as days after Monday: 6 is Sunday.
+	// WeekStart is the first day of the weeks of a calendar, as days after Monday: 6 is Sunday.
 	WeekStart uint8
 
 	// Named means that the protocol's unit name stands for this window although it follows a calendar. It is set for
@@ -75,7 +75,7 @@ func (w Window) Bounds(now int64) (start, end int64) {
 	return now - phase, now - phase + length
 }
 
-// calendar returns the bounds of the calendar window that contains now. A window begins when the local date first
+// calendar returns the bounds of the calendar window that contains now. A window starts when the local date first
 // reaches its first day. So windows neither overlap nor leave a gap when a zone changes its offset around midnight: a
 // day that the zone skips has no window, and the repeated part of a day that has ended belongs to the next day.
 func (w Window) calendar(now int64) (start, end int64) {
@@ -109,11 +109,11 @@ func (w Window) Number(now int64) int64 {
 	return floorDiv(days, n)
 }
 
-// begins returns when the window with a number begins.
+// begins returns the start of the window with a number.
 func (w Window) begins(number int64) int64 {
 	n := int64(max(w.Multiplier, 1))
 	y, m, d := 1970, time.January, 1
-	switch first := int(number * n); { // of its units
+	switch first := int(number * n); { // number of its first unit
 	case w.Unit == Month && n > 1:
 		m += time.Month(first)
 	case w.Unit == Month: // counters in use have these numbers, with January of the year 0 as 1
@@ -130,8 +130,8 @@ func (w Window) begins(number int64) int64 {
 	return firstInstant(w.Location, y, m, d)
 }
 
-// weekToEpoch is how many days after the beginning of its week the Unix epoch was. It was a Thursday, 3 days after a
-// Monday.
+// weekToEpoch is the number of days from the start of a week to the Unix epoch. The epoch was a Thursday, 3 days after
+// a Monday.
 func (w Window) weekToEpoch() int64 { return (7 + 3 - int64(w.WeekStart)) % 7 }
 
 func floorDiv(a, b int64) int64 {
@@ -144,11 +144,11 @@ func floorDiv(a, b int64) int64 {
 // widestOffset is in seconds. No zone has ever been that far ahead of UTC.
 const widestOffset = 16 * 60 * 60
 
-// firstInstant returns the time, in microseconds, when the clocks of a zone first show the beginning of a day or later.
+// firstInstant returns the time, in microseconds, when the clocks of a zone first show the start of a day or later.
 // Month and day may overflow, as in time.Date. It does not use time.Date for local midnight: that returns a time on the
-// day before if midnight is skipped, and either of the two midnights if there are two.
+// day before if midnight is skipped, and either of the two midnights if midnight is repeated.
 func firstInstant(zone *time.Location, y int, m time.Month, d int) int64 {
-	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() // as the clocks show it
+	midnight := time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() // local midnight, as if the zone were UTC
 	for t := time.Unix(midnight-widestOffset, 0).In(zone); ; {
 		_, offset := t.Zone()
 		_, change := t.ZoneBounds()

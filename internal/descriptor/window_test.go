@@ -136,9 +136,9 @@ var oddZones = []string{
 	"Pacific/Apia", "Pacific/Fakaofo", "Pacific/Kwajalein", "Pacific/Enderbury", "Pacific/Chatham", "Asia/Manila", "America/Juneau",
 }
 
-// dayStarts finds by brute force when each local day of a zone begins: the first minute, between two instants, at which
-// the zone's clocks show that day or a later one. Nothing is asked but the offset at each minute. Days that the zone
-// skips begin where the next one does. Days are numbered from 1970-01-01.
+// dayStarts finds by brute force when each local day of a zone starts: the first minute, between two instants, at which
+// the zone's clocks show that day or a later one. It reads nothing but the offset at each minute. Days that the zone
+// skips start where the next one does. Days are numbered from 1970-01-01.
 func dayStarts(loc *time.Location, from, to time.Time) map[int64]int64 {
 	const minute, day = 60, 24 * 60 * 60 // the zones of these tests have whole minutes in the years asked for
 	local := func(at int64) int64 {
@@ -234,7 +234,7 @@ func TestWindowsAreAPartition(t *testing.T) {
 	})
 }
 
-// Every calendar window begins where the local date changes, and on the first day of its week, month or year unless the
+// Every calendar window starts where the local date changes, and on the first day of its week, month or year unless the
 // zone skipped that day.
 func TestCalendarWindowsBeginOnTheirDay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -307,7 +307,7 @@ func anyWindow(t *rapid.T) Window {
 	return Window{Unit: Unit(unit), Multiplier: rapid.Uint32Range(0, 100).Draw(t, "multiplier")}
 }
 
-// calendarWindow draws a window on a calendar, including of several units and with weeks that begin on any day.
+// calendarWindow draws a window on a calendar, including windows of several units, and weeks that start on any day.
 func calendarWindow(t *rapid.T) Window {
 	w := Window{Unit: rapid.SampledFrom([]Unit{Day, Week, Month, Year}).Draw(t, "unit"), Location: drawZone(t)}
 	w.Multiplier = rapid.SampledFrom([]uint32{0, 0, 1, 2, 3, 5, 6, 7, 12, 24}).Draw(t, "multiplier")
