@@ -11,7 +11,7 @@ import (
 // Request asks whether something may be done.
 type Request struct {
 	Domain      string       // domain of the rules
-	Descriptors []Descriptor // at least one; the request passes if all of them have room
+	Descriptors []Descriptor // one or more; the request passes if all of them have room
 
 	// Amount is used by each descriptor that has no Amount.
 	Amount Amount

@@ -20,8 +20,8 @@ type automaton struct {
 	start  uint16
 	stable uint16   // states below this number lead only to themselves: further text does not change the result
 	next   []uint16 // next state, by state and then by class
-	ends   []int32  // for each state, the first expression that matches if the text ends here
-	goesOn []uint32 // for each state, the expressions that can match a longer text: a bit for each of members
+	ends   []int32  // first expression that matches if the text ends here, by state
+	goesOn []uint32 // expressions that can match a longer text, by state: a bit for each of members
 
 	members []int32 // the expressions, in file order
 }
@@ -298,7 +298,7 @@ func newAutomaton(p *program, most int, left *int) *automaton {
 	}
 	s := newSimulation(p)
 	var states []state
-	var all []uint32 // for each state, all expressions that match if the text ends here, as in goesOn
+	var all []uint32 // all expressions that match if the text ends here, by state, as in goesOn
 	known := make(map[string]uint16)
 	var id []byte
 	note := func() uint16 {

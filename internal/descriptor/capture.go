@@ -25,7 +25,7 @@ type capture struct {
 
 	// The first state stands for the end of a value.
 	next []uint16         // next state, one character further to the front, by state and then by class
-	sets []instructionSet // for each state, the instructions that can still lead to a match
+	sets []instructionSet // instructions that can still lead to a match, by state
 }
 
 // maxCaptureInsts bounds the instructions of an expression with a capture group that counts.

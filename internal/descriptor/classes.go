@@ -49,7 +49,8 @@ type ClassParts struct {
 	Percent [MaxClasses]uint8 // guaranteed percentage of each class; 0 for a class that does not exist
 	Class   uint8             // class of the customer, counted from 1; 0 without a class
 
-	// Names identifies the names of the classes. The guarantees used in a counter of other classes do not count for these.
+	// Names identifies the names of the classes. In a counter that other classes have used, nothing of these guarantees is
+	// gone yet.
 	Names uint8
 }
 

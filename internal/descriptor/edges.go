@@ -26,7 +26,7 @@ type edges struct {
 	names   []string // the keys in records
 	list    []edge   // the same edges for people, with everything that is not matched exactly
 
-	starred map[node][]keyPattern // for each parent, the rules with a star in their key, in file order; nil without any
+	starred map[node][]keyPattern // rules with a star in their key, by parent and in file order; nil without any
 	most    int                   // number of bytes of a value that expressions see
 
 	patterned bool // there are wildcards or expressions

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// mapEdges is edges as one Go map. It has only exact values and keys without a value, as all other edges are alike.
+// mapEdges is edges as one Go map. It has only exact values and keys without a value, because other edges are the same
+// in both.
 type mapEdges map[mapEdge]node
 
 type mapEdge struct {

@@ -84,7 +84,7 @@ func (l *Limit) Capacity() uint64 {
 
 // Quota returns the limit as headers show it: a number of hits, and the seconds that renew them, rounded up. It is
 // Requests and the window at now. Of a bucket it is the size and the time that fills it, because the hits that remain
-// belong to its size. 0 seconds means that there is no window.
+// belong to its size. 0 seconds stands for no window.
 func (l *Limit) Quota(now time.Time) (hits uint64, seconds int64) {
 	length := l.Window.LengthAt(now)
 	switch {

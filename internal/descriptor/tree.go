@@ -39,7 +39,7 @@ type DomainSettings struct {
 	Refunds         Refunds
 	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
 	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
-	Regions         *Regions      // for limits without regions; package config has copied it to them
+	Regions         *Regions      // default for limits without regions; package config has copied it to them
 }
 
 // Or returns the settings, completed with those of another file of the domain where these are not set.
