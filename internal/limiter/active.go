@@ -8,7 +8,7 @@ import (
 )
 
 // A limit with `active` counts and denies only at some times. Apply leaves out a limit that is inactive now. For an
-// active one, Judge cuts the wait and reset times at the end of its active time, because the store does not know about
+// active one, Judge cuts the wait and reset times at the end of its active time, because the store is independent of
 // schedules. Clients see these shorter times; events and usage report the counter's own window.
 
 // leaveOutInactive marks the limits that do not apply now. A rule without any other limit does not apply.

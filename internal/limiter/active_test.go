@@ -50,7 +50,8 @@ func TestActiveLimits(t *testing.T) {
 	}
 }
 
-// A rule replaces others only while one of its limits is active. A replaced limit does not come back by being active.
+// A rule replaces others only while one of its limits is active. A replaced limit stays replaced even while it is
+// active.
 func TestActiveAndReplaces(t *testing.T) {
 	named := func(name string, replaces ...string) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.Name, r.Replaces = name, replaces }

@@ -147,7 +147,7 @@ func TestBlockedEndsWithTheActiveTime(t *testing.T) {
 	}
 }
 
-// A denial that the denial cache knows ends with the active time, and holds again when the limit does.
+// A denial in the denial cache ends with the active time, and applies again when the limit does.
 func TestOverLimitCacheAndActiveTime(t *testing.T) {
 	for requests := range uint64(2) {
 		cache := overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})})

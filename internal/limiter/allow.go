@@ -11,8 +11,8 @@ import (
 )
 
 // Most requests of a program ask for one hit under one descriptor, most rules have one limit without further settings,
-// and the program only wants to know whether the request passes. Then most steps of a decision have nothing to do. Such
-// a decision is plain: it takes a shorter way to the same answer.
+// and the program only wants to know whether the request passes. Most steps of the decision then do nothing. We call
+// this decision plain, and reach the same answer with fewer steps.
 
 // plainRules reports by Rule.Index which decisions are plain. It is nil if none is.
 func (l *Limiter) plainRules(s *snapshot) []bool {

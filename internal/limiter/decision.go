@@ -122,8 +122,8 @@ func (d *Decision) ReservationKnown() bool {
 type Status struct {
 	Code Code
 
-	// Rule is the rule that decided. It is nil if no rule matches, the request brings a limit along, or another rule
-	// replaced it.
+	// Rule is the rule that decided. It is nil if no rule matches, the request carries a limit, or another rule replaced
+	// it.
 	Rule *descriptor.Rule
 
 	// LimitIndex is the index in Rule.Limits of the limit that the status describes, if there is one.

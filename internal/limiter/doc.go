@@ -10,6 +10,6 @@
 //
 // A Limiter may be used by any number of goroutines. Replacing the snapshot never makes a decision wait.
 //
-// This package knows neither protobuf nor gRPC nor HTTP (package server). It neither reads files (package config) nor
-// counts (package backend).
+// This package depends neither on protobuf nor on gRPC or HTTP (package server). It neither reads files (package
+// config) nor counts (package backend).
 package limiter

@@ -11,7 +11,7 @@ import (
 	_ "github.com/ratelimitd/ratelimitd/internal/testkit/rapidtest"
 )
 
-// Rules with all kinds of limits decide like a plain model, which knows neither takes nor votes.
+// Rules with all kinds of limits decide like a plain model, which has neither takes nor votes.
 func TestEnforcementModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := drawEnforcementModel(rt)

@@ -393,7 +393,7 @@ func TestQuotaWithLimitsThatPass(t *testing.T) {
 	}
 }
 
-// An operator's block is enforced, even where it stands for a limit in shadow.
+// An operator's block is enforced, even if it replaces a limit in shadow.
 func TestBlockOfALimitInShadow(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, listNode("k", []descriptor.Limit{fixedLimit("new", 9, inShadow), fixedLimit("now", 9, hourly)}, overridable))
 	f.override("d.k", "", override.Numbers{Kind: override.Blocked}, "k=a")

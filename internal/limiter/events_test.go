@@ -116,7 +116,7 @@ func TestEventOfADenial(t *testing.T) {
 	w.wantEvents("the next window", "denial d.k k=a 3/2")
 }
 
-// A soft limit and a limit with warn_at have events of their own types. A limit in shadow has none.
+// A soft limit and a limit with warn_at have events of separate types. A limit in shadow has none.
 func TestEventsOfWarnings(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{},
 		listNode("k", []descriptor.Limit{fixedLimit("hard", 5, hourly, warnAt(60)), fixedLimit("day", 3, soft, warnAt(60)), fixedLimit("new", 1, inShadow)}))
@@ -226,7 +226,7 @@ func TestEntriesOfAnEvent(t *testing.T) {
 	w.wantEvents("a limit of the request", "denial request_limit k=a 2/1")
 }
 
-// The event of a blocked customer mentions the override, and has the counter that stands for the block.
+// The event of a blocked customer mentions the override, and has the counter of the block.
 func TestEventOfABlockedCaller(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("k", "", 9, overridable))
 	w.overrides = &override.Set{}

@@ -59,7 +59,7 @@ func (w *work) addDegraded(d *Decision) {
 // addFamilies adds the headers of families that describe a descriptor.
 func (w *work) addFamilies(d *Decision, families descriptor.HeaderFamilies, best int) {
 	st := &d.Statuses[best]
-	// envoyproxy/ratelimit sends none if nothing of the largest limit that it knows is used, which only a peek shows.
+	// envoyproxy/ratelimit sends no headers if nothing of its largest limit is used, which only a peek shows.
 	if families&descriptor.HeadersReference != 0 && st.Remaining != math.MaxUint32 {
 		names := &w.snap.settings.HeaderNames
 		quota, _ := w.decidingLimit(best).Quota(w.now)

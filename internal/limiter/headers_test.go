@@ -67,7 +67,7 @@ func TestRetryAfterIsNoLongerThanTheWindowOfALog(t *testing.T) {
 	}
 }
 
-// Hits that are not requests have a unit of their own in RateLimit-Policy.
+// Hits that are not requests have a separate unit in RateLimit-Policy.
 func TestUnitOfHits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{Headers: descriptor.HeadersIETF}, perMinute("k", "", 90), byModel(90))
 	for _, c := range []struct {

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter/hotkeys"
 )
 
-// ofRequest stands in for the rule's name: a limit that a request carries has no rule.
+// ofRequest replaces the rule's name: a limit that a request carries has no rule.
 const ofRequest = "request_limit"
 
 // hotRules holds the hot key tracker's handles under which uses of counters are recorded.

@@ -148,7 +148,7 @@ func TestDecideDoesNotAllocateForHotKeys(t *testing.T) {
 		}
 		i++
 	}
-	for range 10 * len(reqs) { // creates all counters and brings all over their limit
+	for range 10 * len(reqs) { // creates all counters and makes all of them exceed their limit
 		decide()
 	}
 	if n := testing.AllocsPerRun(2*len(reqs), decide); n > 0 && !racetest.On {

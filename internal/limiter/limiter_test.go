@@ -154,8 +154,8 @@ func TestWhatMatchesNothingPasses(t *testing.T) {
 	}
 }
 
-// If the denial cache knows that a descriptor is over its limit, the other descriptors do not count: nothing is added
-// to them, and they are not over.
+// If the denial cache has a denial of one descriptor, the other descriptors do not count: nothing is added to them, and
+// they are not over.
 func TestStopWhenOverAndTheOverLimitCache(t *testing.T) {
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{StopWhenOver: true},
 		perMinute("a", "", 8), perMinute("b", "", 0))
@@ -178,7 +178,7 @@ func TestOverLimitCacheIsInvisible(t *testing.T) {
 	steps := []func(f *fixture) limiter.Status{
 		func(f *fixture) limiter.Status { return f.ask(3, "k=a") },
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
-		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // denied; the cache knows it now
+		func(f *fixture) limiter.Status { return f.ask(1, "k=a") }, // denied, and now in the cache
 		func(f *fixture) limiter.Status { return f.ask(0, "k=a") },
 		func(f *fixture) limiter.Status { return limited(f, 100) },
 		func(f *fixture) limiter.Status { return limited(f, 2) },

@@ -114,7 +114,7 @@ func (w *work) countLocally(s *subject) {
 				t.Reservation = nil // no ID is returned, so the client could not commit the reservation
 			}
 		}
-		// of the charges of a take, the one with the smallest limit
+		// several charges may share a take: use the one with the smallest limit
 		if c.share != nil && c.limit == w.request.Takes[c.take].Limit {
 			t.Limit = c.share
 		}
@@ -158,7 +158,7 @@ func (w *work) countDegraded() {
 // for this many hits, unless not even the whole limit has.
 func shareOf(l *descriptor.Limit, replicas int, room uint64) descriptor.Limit {
 	n := uint64(max(replicas, 1))
-	// in percent: the hits do not fit before there is room for the other classes too
+	// spare percentage: the hits do not fit until there is also room for the other classes
 	if kept := l.Classes.Others(); kept > 0 {
 		if kept >= 100 {
 			return *l

@@ -72,7 +72,7 @@ func TestShareHasRoomForTheClass(t *testing.T) {
 	f.want(f.ask(80, "kind=paid"), limiter.OK, 0)
 }
 
-// Requests bring limits of different numbers along for one counter. Each has an event.
+// Requests carry limits of different numbers for one counter. Each has an event.
 func TestEventsOfRequestsLimits(t *testing.T) {
 	w := newWatched(t, memory.New(memory.Options{}), limiter.Settings{}, perMinute("other", "", 1))
 	for _, most := range []uint32{1, 1, 3} {
@@ -84,7 +84,7 @@ func TestEventsOfRequestsLimits(t *testing.T) {
 	w.wantEvents("limits of 1 and 3", "denial request_limit k=a 2/1", "denial request_limit k=a 7/3")
 }
 
-// Hits that are reserved under a request's own limit come back in all replicas, even if they have denied requests
+// Hits that are reserved under a request's own limit are returned in all replicas, even if they have denied requests
 // without a reservation.
 func TestRequestsLimitAfterAReservation(t *testing.T) {
 	store := memory.New(memory.Options{})
@@ -139,7 +139,7 @@ func TestKeyOfAQuotaBucket(t *testing.T) {
 	}
 }
 
-// Buckets of all classes share the remaining hits, because clients do not know of guarantees.
+// Buckets of all classes share the remaining hits, because clients cannot see guarantees.
 func TestQuotaBucketsOfClasses(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, shared(100))
 	f.ask(5, "kind=critical")

@@ -127,7 +127,7 @@ func (w *work) appendField(d *Decision, f descriptor.HeaderField, of described, 
 		w.text.bytes = strconv.AppendUint(w.text.bytes, of.remaining, 10)
 	case descriptor.FieldReset, descriptor.FieldResetUnix:
 		if of.outcome.Failed {
-			return false // nobody knows it
+			return false // unknown
 		}
 		n := int64(ceilSeconds(of.reset) / time.Second)
 		if f == descriptor.FieldResetUnix {

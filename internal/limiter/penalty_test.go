@@ -280,7 +280,7 @@ func TestPenaltyWithCache(t *testing.T) {
 	})
 }
 
-// A penalty also starts if the denial cache already knows that another limit denies the request.
+// A penalty also starts if the denial cache already has a denial by another limit.
 func TestPenaltyBeginsBesideAKnownDenial(t *testing.T) {
 	node := listNode("k", []descriptor.Limit{fixedLimit("minute", 5), fixedLimit("hour", 20, hourly)}, penalty(24*time.Hour))
 	f := newFixtureOn(t, overlimit.New(overlimit.Options{Store: memory.New(memory.Options{})}), limiter.Settings{}, node)

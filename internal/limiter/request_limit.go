@@ -43,7 +43,7 @@ func (w *work) requestLimit(s *subject, d *Descriptor) {
 func (w *work) chargeRequestLimit(s *subject, d *Descriptor) {
 	w.charges = w.charges[:s.first]
 	l := w.chargeBrought(s, d, 1)
-	// also for requests that reserve nothing: a denial may end when a reservation does
+	// even for requests that reserve nothing: a denial may end when a reservation does
 	if s.matched != nil && len(s.matched.Limits) > 0 {
 		l.Reservations = s.matched.Limits[0].Reservations
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// A request may bring a limit with a multiple of a unit. The window identifies the counter, not its notation.
+// A request may carry a limit with a multiple of a unit. The window identifies the counter, not its notation.
 func TestRequestLimitOfSeveralUnits(t *testing.T) {
 	f := newFixture(t, limiter.Settings{}, perMinute("k", "", 100))
 	ask := func(requests, multiplier uint32, unit descriptor.Unit) limiter.Status {

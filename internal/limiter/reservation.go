@@ -17,7 +17,7 @@ import (
 // request names a reservation, and all of its descriptors are an operation on it; or single descriptors name one by
 // their last entry.
 
-// matchNamed looks for a rule that lets the last entry name a reservation. That entry is then no part of the
+// matchNamed looks for a rule that lets the last entry name a reservation. That entry is then not part of the
 // descriptor.
 func (w *work) matchNamed(s *subject) {
 	if s.matched = w.domain.MatchNamed(s.sent); s.matched == nil {

@@ -161,7 +161,7 @@ func TestNamedReservationBesideAPlainLimit(t *testing.T) {
 	}
 }
 
-// Names are no part of metrics: they would make a series for each request.
+// Names are not part of metrics: they would make a series for each request.
 func TestNamesAreNotInMetrics(t *testing.T) {
 	m := newMeasured(t, 20, perMinute("k", "", 100, reservable, detailed))
 	for i := range 3 {

@@ -146,7 +146,7 @@ func TestSmallerGrantsOfOneCounter(t *testing.T) {
 	f.want(f.ask(0, "k=b"), limiter.OK, 60)
 }
 
-// Amounts of several kinds become hits by the rule's cost. Hits of their own are added.
+// Amounts of several kinds become hits by the rule's cost. The descriptor's hits are added.
 func TestCostOfReservations(t *testing.T) {
 	racetest.Sequential(t)
 	weights := func(r *descriptor.Rule) {

@@ -19,7 +19,7 @@ type Options struct {
 	// reports whether another region counts a limit; nil without regions
 	Elsewhere func(key []byte, l *descriptor.Limit) bool
 
-	// maximum metric names from requests; names from rules have a bound of their own; default 10,000
+	// maximum number of metric names from requests; names from rules have a separate bound; default 10,000
 	MaxSeries int
 	Metrics   metric.Registry // if nil, metrics are counted but not registered
 	NoDots    bool            // names of Statistics: dots within domains, keys and values become underscores

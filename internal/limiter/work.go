@@ -154,7 +154,7 @@ type authority uint8
 
 const (
 	byRule    authority = iota
-	byRequest           // the request brings a limit along
+	byRequest           // the request carries a limit
 	byNumbers           // an override gives the rule's limits other numbers
 	byBlock             // an override denies everything
 	byLift              // an override lifts all limits: nothing is counted
@@ -208,7 +208,7 @@ func (s chargeState) away() bool { return s&^unenforced != 0 }
 // idle reports whether the limit does not apply, regardless of overrides.
 func (s chargeState) idle() bool { return s&(inactive|replaced) != 0 }
 
-// brought reports whether the request brings the limit along.
+// brought reports whether the request carries the limit.
 func (c *charge) brought() bool { return c.cost > 0 }
 
 // outcome returns the answer to a charge that has a take.

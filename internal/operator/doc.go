@@ -1,7 +1,7 @@
 // Package operator answers operators on the admin port: pages over HTTP, and the admin and counter services over gRPC.
 // It also serves metrics on a separate port.
 //
-// A gate stands before everything on the admin port. It checks the host name, the origin of web pages, and the token or
+// A gate protects everything on the admin port. It checks the host name, the origin of web pages, and the token or
 // certificate that Options ask for. Behind it are the active rules and the state of rule files, statistics, hot keys,
 // the log level, profiles, and the counters of a descriptor, which can be cleared. Parts that are nil in Options are
 // not shown.

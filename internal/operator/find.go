@@ -255,8 +255,8 @@ func (s *search) byRules() {
 	}
 }
 
-// mayHave reports whether a level of a rule may have a value. Only a match knows whether it has, where the level has a
-// pattern.
+// mayHave reports whether a level of a rule may have a value. For a level with a pattern the answer is always yes,
+// because only a match can tell.
 func mayHave(r *descriptor.Rule, level int, value string) bool {
 	l := r.Levels[level]
 	if l.Kind != descriptor.MatchExact || l.Value == value {

@@ -58,7 +58,7 @@ func everyPage(t *testing.T, index string) []string {
 	t.Helper()
 	pages := []string{"/", "/none", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1", "/debug/pprof/symbol"}
 	for line := range strings.Lines(index) {
-		// whose files are for everybody
+		// the files of the console are for everybody
 		if path, _, _ := strings.Cut(line, " "); strings.HasPrefix(path, "/") && path != "/console/" {
 			pages = append(pages, path)
 		}

@@ -48,7 +48,7 @@ func described(keys, ask string) keyCase {
 
 const reserving = "reservations: {%s: %s}"
 
-// keyCases are the cases by map and key of the rule language. %s stands for each of the names that a key can have.
+// keyCases are the cases by map and key of the rule language. %s is replaced by each of the names that a key can have.
 var keyCases = map[string]keyCase{
 	"file.domain":           {},
 	"file.descriptors":      {},

@@ -74,8 +74,8 @@ func newEngine(rules *Rules, o *Options) *engine {
 	tree := rules.Tree
 	e := &engine{tree: tree, most: cmp.Or(o.MaxCounters, memory.DefaultMaxCounters),
 		rules: make([]ruleCount, len(tree.Rules))}
-	// When memory is full, the service would let customers share counters. Here they get none, and the report warns that
-	// MaxCounters is too small.
+	// When memory is full, the service would let customers share counters. Here a request that needs another counter fails
+	// instead, and the report warns about it.
 	e.store.Store = memory.New(memory.Options{MaxCounters: e.most, Shared: -1})
 	e.store.lasts = o.Duration.Microseconds()
 	e.limiter = limiter.New(limiter.Options{Store: &e.store})

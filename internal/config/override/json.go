@@ -75,7 +75,7 @@ func newJSONFields() []jsonField {
 			if !is(o) {
 				return b
 			}
-			// in quotes, because JavaScript and jq round large ones
+			// numbers are quoted, because JavaScript and jq round large ones
 			return append(strconv.AppendUint(append(b, '"'), of(o), 10), '"')
 		}, read}
 	}

@@ -108,7 +108,7 @@ func (v Value) Flag() bool {
 		if decode(n, &b) {
 			return b
 		}
-		// in quotes, as templates write it
+		// a quoted boolean, which templates often write
 		if n.Tag == "!!str" && v.r.steps == nil && (n.Value == "true" || n.Value == "false") {
 			return n.Value == "true"
 		}

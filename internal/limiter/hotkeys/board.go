@@ -10,7 +10,7 @@ import (
 // Name identifies a rule.
 type Name struct {
 	Domain string `json:"domain"`
-	Rule   string `json:"rule"`        // its path; Overflow and the like stand for several rules
+	Rule   string `json:"rule"`        // path of the rule; Overflow and similar names are for several rules
 	Shadow bool   `json:"shadow_mode"` // denials are measured, not enforced
 }
 

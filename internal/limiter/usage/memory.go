@@ -82,7 +82,7 @@ func (m *Memory) makeRoom(d *domainSets, bytes int) (lost int, fits bool) {
 	return lost, true
 }
 
-// domainOf is the part of a set's name that stands for its domain.
+// domainOf is the part of a set's name that identifies its domain.
 func domainOf(set string) string { return set[:min(domainBytes, len(set))] }
 
 // of returns the sets of a set's domain, or nil.

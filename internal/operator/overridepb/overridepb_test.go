@@ -73,7 +73,7 @@ func TestOneForm(t *testing.T) {
 		if diff := cmp.Diff(m, &back, protocmp.Transform()); diff != "" {
 			t.Fatal(diff)
 		}
-		// as commands show it
+		// the form that commands show
 		all, err := protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true, Multiline: true}.Marshal(m)
 		if err != nil {
 			t.Fatal(err)

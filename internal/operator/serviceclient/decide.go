@@ -27,7 +27,7 @@ type Request struct {
 // Message returns the request as a message.
 func (r *Request) Message() *ratelimitv3.RateLimitRequest {
 	m := &ratelimitv3.RateLimitRequest{Domain: r.Domain}
-	single := r.Hits > 0 && r.Hits <= math.MaxUint32 // the field that every server knows
+	single := r.Hits > 0 && r.Hits <= math.MaxUint32 // the field that every server supports
 	if single {
 		m.HitsAddend = uint32(r.Hits)
 	}

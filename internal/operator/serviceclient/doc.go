@@ -3,5 +3,5 @@
 //
 // A Client may be used concurrently.
 //
-// It knows no rules and keeps no state. It never retries, because a request that is sent twice counts twice.
+// It has no rules and no state. It never retries, because a request that is sent twice counts twice.
 package serviceclient

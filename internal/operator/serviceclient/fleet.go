@@ -41,7 +41,7 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	states, differ, older := make(map[string]int), 0, 0
 	for _, p := range f.GetProcesses() {
 		id := p.GetId()
-		// as the console shows it
+		// same format as on the console
 		name, state := terminal.Clean(p.GetHost()+" "+id[:min(len(id), 6)]), stateNames[p.GetState()]
 		states[state]++
 		if p.GetId() == f.GetThisProcess() {

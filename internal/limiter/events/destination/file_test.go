@@ -56,7 +56,7 @@ func (f *full) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// After a write that ended within a line, the events are on lines of their own.
+// After a write that failed in the middle of a line, each event is on a separate line.
 func TestTornLine(t *testing.T) {
 	to := &full{room: 6}
 	w := &writer{to: to}

@@ -118,7 +118,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// A webhook that hangs, closes the connection or does not listen at all fails an attempt. The error has no part of the
+// An attempt fails if the webhook hangs, closes the connection or does not listen. The error contains no part of the
 // URL that may be secret.
 func TestWebhookThatFails(t *testing.T) {
 	hangs, _ := listen(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
