@@ -180,7 +180,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 	}
 }
 
-// A stream for which there is no room is rejected at once, and nothing is held of it. The connection stays open.
+// A stream without room is rejected immediately, and uses no memory. The connection stays open.
 func TestStreamsNeedRoom(t *testing.T) {
 	for of, bounds := range map[string][2]int64{"a connection": {1 << 20, 1 << 40}, "all": {1 << 40, 1 << 20}} {
 		t.Run(of, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestFewDecodeLargeMessages(t *testing.T) {
 	}
 }
 
-// A client that does not read its answers holds what the kernel does not take.
+// Unread answers that the kernel does not accept count as memory of the client.
 func TestUnreadAnswersCount(t *testing.T) {
 	b := startBounded(t, echo{}, 1<<40, 8<<10, nil)
 	c := rawDial(t, b.addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
@@ -344,7 +344,7 @@ func TestNothingIsHeldInTheEnd(t *testing.T) {
 	c.ok(c.fr.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 	first, second := c.begin(big[:3_000]), c.begin(big[:3_000])
 	c.roundTrip()
-	const memory = 3 << 10 // of 3,005 bytes
+	const memory = 3 << 10 // memory of 3,005 bytes
 	b.holds(t, 2*(memory+blockedOverhead))
 	c.ok(c.fr.WriteWindowUpdate(first, 1_000))
 	c.roundTrip()

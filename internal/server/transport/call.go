@@ -12,30 +12,30 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Call is a call of one of the handler's methods. It is a context that ends when the caller's deadline passes, or when
-// the caller gives up. Nothing of a call may be used after it is answered.
+// Call is a call of one of the handler's methods. It is a context that ends at the client's deadline, or when the
+// client cancels the call. A call must not be used after it is answered.
 type Call struct {
 	// Message is the request's message.
 	Message []byte
 
 	stream stream
 	head   head
-	values []string // of Options.Wanted, by position, up to the last one that was given
-	buf    []byte   // memory of Message, or its first bytes
+	values []string // values of Options.Wanted, in order, up to the last one in the request
+	buf    []byte   // memory of Message, or of its first bytes
 	parts  []*part
-	last   int   // bytes in the last part; 0: it is full
-	held   int64 // what of them counts as held
+	last   int   // bytes in the last part; 0 if it is full
+	held   int64 // bytes counted in stream.held for the message
 
-	unpacked bool // Message was compressed, and has memory of its own
+	unpacked bool // Message was compressed, and has separate memory
 
 	inFlight intake.InFlight
-	counted  bool // inFlight must be ended
+	counted  bool // whether inFlight must be ended
 
 	deadline time.Time
-	reset    atomic.Bool // the caller has given up, or the call is answered
+	reset    atomic.Bool // set when the client has cancelled the call, or the call is answered
 
 	mu    sync.Mutex
-	done  chan struct{} // made by Done
+	done  chan struct{} // created by Done
 	timer *time.Timer   // closes done at the deadline
 }
 
@@ -56,7 +56,7 @@ func (c *Call) Err() error {
 }
 
 // Done implements context.Context. Most calls are answered without anybody waiting for their end, so the channel is
-// made only here.
+// only created here.
 func (c *Call) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,14 +76,14 @@ func (c *Call) Done() <-chan struct{} {
 	return done
 }
 
-// closed stands for a channel that is closed already.
+// closed is a channel that is already closed.
 var closed = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// endContext closes the channel that Done returned, once.
+// endContext closes the channel of Done, once.
 func (c *Call) endContext(done chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,11 +99,11 @@ func (c *Call) Value(any) any { return nil }
 // Path returns the path of the method: "/package.Service/Method".
 func (c *Call) Path() string { return c.head.known.path }
 
-// More counts the call as some more calls in flight. If it returns false, there are too many, and the handler rejects
-// the call. The handler may use it before it returns.
+// More counts the call as additional calls in flight. If it returns false, there are too many, and the handler must
+// reject the call. Only Handle may call it, before it returns.
 func (c *Call) More(calls int) bool { return c.stream.conn.server.opts.Calls.More(&c.inFlight, calls) }
 
-// Hold counts bytes that the handler keeps for the call until it is answered, besides its message.
+// Hold counts memory of the handler for the call, without the message, until the call is answered.
 func (c *Call) Hold(n int64) {
 	conn := c.stream.conn
 	conn.mu.Lock()
@@ -111,7 +111,7 @@ func (c *Call) Hold(n int64) {
 	conn.hold(&c.stream, n)
 }
 
-// Header returns the first value of a header field that stands in Options.Wanted, or "".
+// Header returns the first value of a header field in Options.Wanted, or "".
 func (c *Call) Header(name string) string {
 	if i := slices.Index(c.stream.conn.server.vocabulary.wanted, name); i >= 0 && i < len(c.values) {
 		return c.values[i]
@@ -119,7 +119,7 @@ func (c *Call) Header(name string) string {
 	return ""
 }
 
-// Message is what an answer consists of.
+// Message is an answer's message.
 type Message interface {
 	// AppendTo appends the encoded message.
 	AppendTo(b []byte) []byte
@@ -128,7 +128,7 @@ type Message interface {
 // Reply answers the call with a message.
 func (c *Call) Reply(m Message) { c.reply(answerBlock, m) }
 
-// ReplyWith answers the call with a message, and a header field before it. The name is in lower case.
+// ReplyWith answers the call with a message, after a header field. The name must be in lower case.
 func (c *Call) ReplyWith(m Message, name, value string) {
 	c.reply(appendField(slices.Clone(answerBlock), name, value), m)
 }
@@ -158,15 +158,15 @@ func (c *Call) fail(code codes.Code, message, acceptEncoding string) {
 	c.release()
 }
 
-// release ends the call. The caller holds the connection's lock, and release unlocks it.
+// release ends the call. The connection's lock must be held; release unlocks it.
 func (c *Call) release() {
 	conn := c.stream.conn
 	conn.open--
 	conn.hold(&c.stream, -c.stream.held)
-	later := !conn.handling // else the connection is flushed after the batch
+	later := !conn.handling // otherwise the connection is flushed after the batch
 	kept := c.stream.waiting
 	if c.counted {
-		// Before the lock is released: a client that has its answer may start the next call at once.
+		// Before the lock is released: a client with its answer may start the next call immediately.
 		conn.server.opts.Calls.End(c.inFlight)
 	}
 	conn.mu.Unlock()
@@ -175,8 +175,8 @@ func (c *Call) release() {
 		conn.flushLater()
 	}
 	watched := c.endWatch()
-	c.freeParts()        // of a message that was rejected before its end
-	if kept || watched { // the connection still refers to the stream, or a context that was made from c still refers to c
+	c.freeParts()        // remaining parts of a message that was rejected before its end
+	if kept || watched { // the connection, or a context derived from c, still refers to c
 		c.Message, c.head, c.values, c.buf = nil, head{}, nil, nil
 		return
 	}
@@ -191,8 +191,8 @@ func (c *Call) release() {
 	conn.server.calls.Put(c)
 }
 
-// endWatch closes the channel that Done returned. It returns false if Done was never called. If it was, the call must
-// not be reused: a context that was made from it may still read it for a moment.
+// endWatch closes the channel that Done returned. It returns false if Done was never called. Otherwise the call must
+// not be reused: a context derived from it may still read it for a moment.
 func (c *Call) endWatch() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,8 +213,8 @@ func (c *Call) endWatch() bool {
 	return true
 }
 
-// abandoned is called when the client has reset the call, or its connection is closed. The caller holds the
-// connection's lock, so that the call is not released meanwhile.
+// abandoned is called when the client has cancelled the call, or its connection is closed. The connection's lock must
+// be held, so that the call is not released in the middle.
 func (c *Call) abandoned() {
 	c.reset.Store(true)
 	c.mu.Lock()

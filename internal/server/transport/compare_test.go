@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	_ "google.golang.org/grpc/encoding/gzip" // as the service has it
+	_ "google.golang.org/grpc/encoding/gzip" // the service registers it too
 	"google.golang.org/grpc/status"
 )
 
@@ -136,7 +136,7 @@ type comparison struct {
 	name string
 	send func(c *rawClient) uint32
 
-	// lean is what this package answers, where that differs from grpc-go's answer on purpose; why says for what reason.
+	// lean is this package's answer where it differs from grpc-go's on purpose; why is the reason.
 	lean, why string
 }
 
@@ -276,7 +276,7 @@ func comparisons() []comparison {
 	return all
 }
 
-// What a request gets is what grpc-go answers, apart from the differences that are named here.
+// Answers to requests are those of grpc-go, apart from the differences named here.
 func TestAnswersAreThoseOfGRPC(t *testing.T) {
 	grpcGo, lean := startBoth(t)
 	all := comparisons()

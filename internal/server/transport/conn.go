@@ -18,131 +18,131 @@ import (
 const (
 	readBuffer = 4 << 10 // about thirty calls
 
-	// maxUnsent is how many bytes of answers may wait for a client that does not read. Then nothing more is read from it.
+	// maxUnsent is the number of unsent bytes of answers above which nothing more is read from the client.
 	maxUnsent = 256 << 10
 
-	// receiveWindow is how many bytes a client may send ahead, on a stream and on the whole connection. Credit is given
-	// back when creditAfter bytes have been used.
+	// receiveWindow is how many bytes a client may send ahead, on a stream and on the whole connection. Credit is returned
+	// when creditAfter bytes have been used.
 	receiveWindow = 1 << 20
 	creditAfter   = receiveWindow / 4
 
-	initialWindow = 65_535 // of RFC 9113, in both directions
+	initialWindow = 65_535 // default of RFC 9113, in both directions
 	maxWindow     = 1<<31 - 1
 
-	// maxFrame is the largest frame that is accepted: the smallest bound that HTTP/2 allows.
+	// maxFrame is the largest accepted frame: the smallest bound that HTTP/2 allows.
 	maxFrame = 16 << 10
 
-	// maxIdleFrames is how many frames a client may send that belong to no request, between two answers and within
-	// idlePeriod. Without the bound, a client could keep the server busy with frames that cost it nothing.
+	// maxIdleFrames is how many frames outside of requests a client may send between two answers and within idlePeriod.
+	// Without the bound, a client could keep the server busy with frames that cost the client nothing.
 	maxIdleFrames = 10_000
 	idlePeriod    = time.Minute
 
-	// maxSettings bounds the settings in one frame; there are six of them.
+	// maxSettings bounds the settings in one frame; HTTP/2 defines six.
 	maxSettings = 100
 
-	// longHeaders is the number of idle frames that one header block above MaxHeaderBytes counts as. References to the
-	// table let a few bytes stand for that many.
+	// longHeaders is the number of idle frames that a header block above MaxHeaderBytes counts as. With references to the
+	// table, a few bytes can stand for that many.
 	longHeaders = 100
 
-	// maxStrikes is how many pings may come too soon.
+	// maxStrikes is the number of tolerated pings that arrive too early.
 	maxStrikes = 2
 
-	// maxBlocked is how many bytes of answers a connection may hold for a client that does not open its windows. One
-	// answer may be longer.
+	// maxBlocked is the largest total of answers, in bytes, that wait for a client to open its windows. A single answer
+	// may be larger.
 	maxBlocked = 256 << 10
 
-	// holdStep is by how many bytes the memory that a connection holds must change before limits learns of it, which
-	// takes a lock that all connections share. The few calls of a usual batch hold less.
+	// holdStep is the change of a connection's memory, in bytes, that is worth reporting to limits, which locks a mutex
+	// shared by all connections. The few calls of a usual batch use less.
 	holdStep = 4 << 10
 
-	// blockedOverhead is what an answer that waits takes besides its bytes.
+	// blockedOverhead is the memory of a waiting answer in addition to its bytes.
 	blockedOverhead = 512 // bytes
 
-	// maxIdleStreams is how many streams the map of an idle connection may have room for.
+	// maxIdleStreams is the largest capacity of the map of streams on an idle connection.
 	maxIdleStreams = 64
 
-	// pingDelay is how long the answer to a ping waits for the answer to a call. Clients of grpc-go send a ping with most
-	// calls, and each write costs them and this side a system call, and wakes them.
+	// pingDelay is how long the answer to a ping may wait for the answer to a call. Clients of grpc-go send a ping with
+	// most calls, and each separate write costs both sides a system call, and wakes the client.
 	pingDelay = time.Millisecond
 
-	// maxStreamID is in a GOAWAY that still lets the client's requests in flight arrive.
+	// maxStreamID in a GOAWAY still accepts the client's pending requests.
 	maxStreamID = 1<<31 - 1
 )
 
-// conn is a connection, as far as any goroutine may use it. The goroutine that reads it has a reader, and the one that
-// checks all connections has a lifetime.
+// conn is the part of a connection that any goroutine may use. The goroutine that reads it has a reader, and the one
+// that checks all connections has a lifetime.
 type conn struct {
 	server *Server
-	number int64    // of the connection
-	plain  net.Conn // decrypted
-	sock   *socket  // below the encryption
+	number int64    // connection number, to pick a flusher
+	plain  net.Conn // decrypted connection
+	sock   *socket  // connection below the encryption
 	limits *intake.Conn
 	tls    *tls.ConnectionState
 
-	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server began
-	wrote  atomic.Bool  // an answer, or a part of one, was written since the last ping of the client
+	read   atomic.Int64 // when the last frame was read, in nanoseconds after the server's start
+	wrote  atomic.Bool  // an answer, or part of one, was written since the client's last ping
 	queued atomic.Bool  // a flusher will flush the connection
 
 	flushing sync.Mutex // held while the output is written
-	spare    []byte     // under flushing
+	spare    []byte     // reusable buffer, guarded by flushing
 
 	guarded
 }
 
-// guarded is what goroutines share, under the mutex.
+// guarded is shared by several goroutines, and guarded by mu.
 type guarded struct {
 	mu       sync.Mutex
-	handling bool        // the reading goroutine will flush when the batch is handled
-	out      []byte      // what is not written yet
-	pongs    int         // bytes at the beginning of out that answer pings
-	pongTime *time.Timer // flushes the connection if it is set
-	pongWait bool        // it is set
+	handling bool        // the reading goroutine is handling a batch, and flushes afterwards
+	out      []byte      // output that is not written yet
+	pongs    int         // bytes at the start of out that answer pings
+	pongTime *time.Timer // flushes the connection when pongWait is set
+	pongWait bool        // pongTime is running
 	streams  map[uint32]*stream
 
-	mostStreams int // since streams was made
+	mostStreams int // largest size of streams since the map was created
 
-	ready          bool           // the handshake is over
-	mustLeave      bool           // the client must be asked to leave when the handshake is over
-	open           uint32         // requests that are not answered, whether the client has reset them or not
-	progress       bool           // something was answered since idle last asked
-	latest         uint32         // the highest stream that the client has opened
-	finished       recentlyClosed // the client ended or reset them
-	rejected       recentlyClosed // this side ended them while the client had more to send
+	ready          bool           // the handshake is complete
+	mustLeave      bool           // the client must be asked to leave after the handshake
+	open           uint32         // requests without an answer, including those that the client has reset
+	progress       bool           // an answer was sent since the last check in idle
+	latest         uint32         // highest stream that the client has opened
+	finished       recentlyClosed // streams that the client has ended or reset
+	rejected       recentlyClosed // streams that this side ended before the client did
 	window         int64          // bytes of DATA that may be sent
-	initial        int64          // the window of a new stream
-	frame          int            // the largest frame that the client accepts
-	resizes        bool           // the next header block must say that the encoder's table is empty
+	initial        int64          // window of a new stream
+	frame          int            // largest frame that the client accepts
+	resizes        bool           // the next header block must announce that the encoder's table is empty
 	blockedAnswers []blockedAnswer
 	blockedBytes   int
 	blockedStreams int       // streams that wait for a window to send
-	held           int64     // bytes that are held for the client: messages, header fields, answers
-	reported       int64     // how many of them limits knows of
-	stuckSince     time.Time // when an answer last made progress while one waits for a window; zero: none waits
-	unread         bool      // the client does not read its answers, and loses the connection
+	held           int64     // memory for the client in bytes: messages, header fields, answers
+	reported       int64     // the part of held that was reported to limits
+	stuckSince     time.Time // when an answer that waits for a window last made progress; zero if none waits
+	unread         bool      // the client does not read its answers, and will be disconnected
 	leaving        bool      // GOAWAY was sent
 	left           bool      // leave was called
-	lastServed     uint32    // streams after this one are not served; with leaving
+	lastServed     uint32    // last served stream, if leaving is set
 	isClosed       bool
 }
 
-// reader is the side of a connection that its own goroutine reads. Nothing else can reach these fields.
+// reader is the part of a connection that only its reading goroutine uses.
 type reader struct {
 	*conn
 
 	buf        *bufio.Reader
 	framer     *http2.Framer
-	large      bool // the framer has read a frame that is longer than the buffer
+	large      bool // the framer has read a frame larger than the buffer
 	headers    headerReader
 	batch      []*Call
-	received   int64 // bytes of DATA that the client has sent and has no credit for yet
+	received   int64 // received bytes of DATA without credit
 	lastPing   time.Time
 	strikes    int
 	idleFrames int
-	idleSince  time.Time // when the first of the idle frames came
+	idleSince  time.Time // when the first of the idle frames arrived
 	settled    bool      // the client has sent its settings
-	now        time.Time // when the first request of this read arrived; zero: there is none
+	now        time.Time // arrival of the first request in this read; zero if there is none
 
-	decodesLarge bool // it is one of the connections that may decode large messages; see decodeLarge
+	decodesLarge bool // the connection has a place in Server.large, see decodeLarge
 }
 
 // serve serves a connection until it ends.
@@ -162,7 +162,7 @@ func (s *Server) serve(raw net.Conn) {
 		_ = raw.Close()
 		return
 	}
-	// not in close: a handler may still be given the last batch when another goroutine closes the connection
+	// not in close: while another goroutine closes the connection, the handler may still receive the last batch
 	defer s.remove(c)
 	defer c.close()
 	r := &reader{conn: c}
@@ -178,7 +178,7 @@ func (c *reader) serve() {
 	for {
 		if !c.hasFrame() {
 			c.handle()
-			c.now = time.Time{} // what the next read delivers arrives later
+			c.now = time.Time{} // data of the next read arrives later
 			c.flushRead()
 			c.sock.await(maxUnsent)
 			if c.large {
@@ -206,8 +206,8 @@ func (c *reader) serve() {
 	}
 }
 
-// hasFrame reports whether a whole frame has been read from the socket. The CONTINUATION frames of a header block may
-// arrive later, so its first frame does not count.
+// hasFrame reports whether a whole frame was read from the socket. The first frame of a header block does not count if
+// CONTINUATION frames follow, because they may arrive later.
 func (c *reader) hasFrame() bool {
 	n := c.buf.Buffered()
 	if n < frameHeader {
@@ -220,11 +220,11 @@ func (c *reader) hasFrame() bool {
 	return http2.FrameType(head[3]) != http2.FrameHeaders || http2.Flags(head[4]).Has(http2.FlagHeadersEndHeaders)
 }
 
-// handle passes on the calls that have arrived together.
+// handle passes the batch of calls to the handler.
 func (c *reader) handle() {
 	defer c.decoded()
 	if len(c.batch) == 0 {
-		c.now = time.Time{} // the next call may come much later
+		c.now = time.Time{} // the next call may arrive much later
 		return
 	}
 	if c.now.IsZero() {
@@ -248,7 +248,7 @@ func (c *conn) setHandling(on bool) {
 	c.mu.Unlock()
 }
 
-// end ends a connection on which reading failed.
+// end ends a connection after a read has failed.
 func (c *conn) end(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || isNetError(err) {
 		return
@@ -262,8 +262,8 @@ func (c *conn) end(err error) {
 	c.linger()
 }
 
-// dropUnfinished ends calls whose message does not arrive any more, so that they count as in flight no longer. The
-// connection may stay open for a moment. The caller is the goroutine that reads.
+// dropUnfinished ends calls with an incomplete message, so that they no longer count as in flight. The connection may
+// stay open for a moment. Only the reading goroutine calls it.
 func (c *conn) dropUnfinished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +280,7 @@ func isNetError(err error) bool {
 	return ok
 }
 
-// close closes the connection. Its requests end.
+// close closes the connection, and ends its requests.
 func (c *conn) close() {
 	c.mu.Lock()
 	if c.isClosed {
@@ -289,7 +289,7 @@ func (c *conn) close() {
 	}
 	c.isClosed = true
 	all := c.streams
-	c.streams = nil // delete works on it, and nothing is added any more
+	c.streams = nil // delete works on nil, and nothing is added any more
 	for _, o := range c.blockedAnswers {
 		c.unblock(o)
 	}
@@ -302,11 +302,11 @@ func (c *conn) close() {
 	c.mu.Unlock()
 	_ = c.sock.Close()
 	if plain != net.Conn(c.sock) {
-		go func() { _ = plain.Close() }() // sends an alert, and may wait for that
+		go func() { _ = plain.Close() }() // sends an alert, and may block
 	}
 }
 
-// idle counts a frame that belongs to no request. It returns false if there are too many.
+// idle counts a frame outside of requests. It returns false if there are too many.
 func (c *reader) idle() bool {
 	if c.idleFrames == 0 {
 		c.idleSince = time.Now()
@@ -325,7 +325,7 @@ func (c *reader) idle() bool {
 	return fine
 }
 
-// flush writes the output. It does not block.
+// flush writes the output, without blocking.
 func (c *conn) flush() {
 	c.flushing.Lock()
 	defer c.flushing.Unlock()
@@ -343,7 +343,7 @@ func (c *conn) flush() {
 		c.pongTime.Stop()
 	}
 	leave := c.leaving && !c.left && len(c.streams) == 0 && c.lastServed != maxStreamID && c.open == 0
-	left := c.left // this side of the connection is closed, or soon will be
+	left := c.left // this side of the connection is closed, or will be soon
 	c.left = c.left || leave
 	c.mu.Unlock()
 	if len(p) > 0 && !left {
@@ -360,12 +360,12 @@ func (c *conn) flush() {
 	}
 }
 
-// flushRead writes the output after a read. If that is nothing but answers to pings, they wait for the answer to a call
-// in flight.
+// flushRead writes the output after a read. If it contains only answers to pings, they wait for the answer to a call in
+// flight.
 func (c *conn) flushRead() {
 	c.mu.Lock()
 	waits := c.pongs > 0 && c.pongs == len(c.out) && c.open > 0 && !c.leaving
-	if waits && !c.pongWait { // more pings do not make the first one wait longer
+	if waits && !c.pongWait { // more pings do not prolong the wait of the first
 		c.pongWait = true
 		if c.pongTime == nil {
 			c.pongTime = time.AfterFunc(pingDelay, c.flush)
@@ -390,7 +390,7 @@ func (c *conn) pong(data [8]byte) {
 	}
 }
 
-// flushLater lets a flusher write the output, together with answers that are about to be given.
+// flushLater lets a flusher write the output, together with answers that are about to follow.
 func (c *conn) flushLater() {
 	if c.queued.Swap(true) {
 		return
@@ -404,8 +404,7 @@ func (c *conn) flushLater() {
 	}
 }
 
-// count counts bytes that are held for the client. A connection that holds too many is closed. The caller holds the
-// lock.
+// count counts memory for the client. If it is too much, the connection is closed. The lock must be held.
 func (c *conn) count(n int64) {
 	c.held += n
 	change := c.held - c.reported
@@ -415,11 +414,11 @@ func (c *conn) count(n int64) {
 	}
 }
 
-// countMore is count for callers that do not hold the lock.
+// countMore is count without the lock held.
 func (c *conn) countMore(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count(n)
 }
 
-const hpackTable = 4096 // bytes; of RFC 7541
+const hpackTable = 4096 // bytes, as in RFC 7541

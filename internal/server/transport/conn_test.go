@@ -202,8 +202,8 @@ func TestFewFramesForALongTimeAreNoFlood(t *testing.T) {
 	})
 }
 
-// A header block that cannot be found in its frame ends the connection: later blocks may refer to what it adds to the
-// table.
+// A header block that cannot be found in its frame ends the connection: later blocks may refer to table entries from
+// it.
 func TestHeadersWithTooMuchPadding(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)

@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// readData reads a DATA frame. A long one is read in parts, because the framer would keep a buffer for whole frames.
+// readData reads a DATA frame. It reads a long one in parts, because the framer would keep a buffer for whole frames.
 func (c *reader) readData(fh http2.FrameHeader) error {
 	if fh.Flags.Has(http2.FlagDataPadded) || fh.StreamID == 0 {
 		f, err := c.framer.ReadFrameForHeader(fh)
@@ -43,7 +43,8 @@ func (c *reader) readData(fh http2.FrameHeader) error {
 
 func (c *reader) dataOf(fh http2.FrameHeader, data []byte) error {
 	size, ended := int64(fh.Length), fh.Flags.Has(http2.FlagDataEndStream)
-	c.received += size // credit comes back long before the window is used up, so a client cannot be seen to send more
+	// credit is returned well before the window is used up, so a violation of the connection's window does not show here
+	c.received += size
 	if size == 0 && !ended && !c.idle() {
 		return c.overBound(intake.TooManyFrames)
 	}
@@ -73,7 +74,7 @@ func (c *reader) dataOf(fh http2.FrameHeader, data []byte) error {
 		c.out = appendCredit(c.out, st.id, st.received)
 		st.received = 0
 	}
-	if st.long != nil && len(data) < int(size) { // padding is never received
+	if st.long != nil && len(data) < int(size) { // padding is never passed on
 		st.received -= size - int64(len(data))
 		c.out = appendCredit(c.out, st.id, size-int64(len(data)))
 	}
@@ -142,7 +143,7 @@ func (c *reader) body(st *stream, data []byte, ended bool) error {
 	return nil
 }
 
-// holdMessage counts the memory that the message of a call takes now.
+// holdMessage counts the memory of a call's message.
 func (c *conn) holdMessage(call *Call) {
 	size := call.size()
 	if size == call.held {
@@ -150,7 +151,7 @@ func (c *conn) holdMessage(call *Call) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !call.stream.gone || call.stream.ended { // else what it held was given back
+	if !call.stream.gone || call.stream.ended { // otherwise its memory was already released
 		c.hold(&call.stream, size-call.held)
 		call.held = size
 	}
@@ -162,13 +163,13 @@ func (c *conn) setEnded(st *stream) {
 	c.mu.Unlock()
 }
 
-// Messages of at least largeMessage bytes are decoded one after another. What is decoded takes several times as much
-// memory, and the goroutines of many connections may be in the middle of that at a time.
+// Messages of at least largeMessage bytes are decoded one after another. Decoded messages are several times as large,
+// and many connections could decode at the same time.
 const largeMessage = 64 << 10
 
-// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. The caller is the
-// goroutine that reads; it neither waits for the client nor for an answer until handle lets other connections do the
-// same.
+// decodeLarge waits until the connection may decode large or compressed messages, and pass them on. Only the reading
+// goroutine calls it. Until handle makes room for other connections, this goroutine must not wait for the client or for
+// an answer.
 func (c *reader) decodeLarge() {
 	if !c.decodesLarge {
 		c.server.large <- struct{}{}

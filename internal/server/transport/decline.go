@@ -8,23 +8,23 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// notGRPC is the answer to a request that is no call.
+// notGRPC is the answer to a request that is not a gRPC call.
 const notGRPC = "this port answers gRPC calls\n"
 
-// maxEchoed is how many bytes of what a client has sent an error repeats.
+// maxEchoed is how many bytes of a client's request an error repeats.
 const maxEchoed = 256
 
-// declination is a request that is no gRPC call. It is answered when all of it has arrived, so that what is wrong with
-// it is found before. Nothing of it is kept.
+// declination is a request that is not a gRPC call. It is answered after all of it has arrived, so that protocol errors
+// in it are found first. Its content is dropped.
 type declination struct {
 	status int
-	head   bool // of an answer without a body
+	head   bool // HEAD request: the answer has no body
 }
 
-// declinedSize is how many bytes such a request takes.
+// declinedSize is the memory of such a request, in bytes.
 const declinedSize = 512
 
-// decline answers a request that is no valid call of a known method.
+// decline answers a request that is not a valid call of a known method.
 func (c *reader) decline(id uint32, h *head, ended bool) error {
 	if code, message := c.headers.objection(); code != codes.OK {
 		return c.reject(id, ended, code, message, "")
@@ -43,7 +43,7 @@ func (c *reader) decline(id uint32, h *head, ended bool) error {
 	return nil
 }
 
-// answerDeclined answers a request that is no call. The caller holds the lock.
+// answerDeclined answers a request that is not a call. The lock must be held.
 func (c *conn) answerDeclined(st *stream) {
 	if st.gone {
 		return
@@ -73,7 +73,7 @@ func (c *conn) reject(id uint32, ended bool, code codes.Code, message, acceptEnc
 	return nil
 }
 
-// objection returns what is wrong with a call. The code is OK if the request is no call.
+// objection returns the error of an invalid call. The code is OK if the request is not a call.
 func (r *headerReader) objection() (code codes.Code, message string) {
 	switch {
 	case !r.grpc:
@@ -104,7 +104,7 @@ func (r *headerReader) objection() (code codes.Code, message string) {
 
 func shorten(s []byte) string { return string(s[:min(len(s), maxEchoed)]) }
 
-// cutLast cuts the path of a method into the name of the service and the name of the method.
+// cutLast splits the path of a method into the names of service and method.
 func cutLast(path string) (service, method string, ok bool) {
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
 		return path[:i], path[i+1:], true

@@ -16,9 +16,9 @@ const drainTimeout = 5 * time.Second
 // leaveTimeout is how long a client may take to close a connection after its last answer.
 const leaveTimeout = time.Second
 
-// leave ends a connection whose last answer is in the socket. The client is given time to read it and to close the
-// connection: if a frame came after this side had closed it, the kernel would reset the connection, and throw away
-// answers that the client has not read.
+// leave ends a connection whose last answer is in the socket. It leaves the client time to read it and to close the
+// connection: if a frame arrived after this side had closed it, the kernel would reset the connection, and drop answers
+// that the client has not read.
 func (c *conn) leave() {
 	c.closeTLS()
 	c.sock.flushed()
@@ -26,8 +26,8 @@ func (c *conn) leave() {
 	time.AfterFunc(leaveTimeout, c.close)
 }
 
-// closeTLS tells the client of an encrypted connection that nothing follows. Without this alert the client must assume
-// that an attacker cut the connection.
+// closeTLS tells the client of an encrypted connection that no more data follows. Without this alert the client must
+// assume that an attacker cut the connection.
 func (c *conn) closeTLS() {
 	c.mu.Lock()
 	plain := c.plain
@@ -37,8 +37,7 @@ func (c *conn) closeTLS() {
 	}
 }
 
-// drain asks the client to leave. Requests that are on their way are still served, until the client has answered a
-// ping.
+// drain asks the client to leave. Requests are still served until the client has answered a ping.
 func (c *conn) drain() {
 	c.mu.Lock()
 	if c.leaving || c.isClosed {
@@ -48,7 +47,7 @@ func (c *conn) drain() {
 	if !c.ready {
 		c.mustLeave = true
 		c.mu.Unlock()
-		time.AfterFunc(drainTimeout, c.closeUnready) // not every client says something
+		time.AfterFunc(drainTimeout, c.closeUnready) // some clients never complete the handshake
 		return
 	}
 	c.leaving, c.lastServed = true, maxStreamID
@@ -56,13 +55,13 @@ func (c *conn) drain() {
 	c.out = appendPing(c.out, false, drainPing)
 	c.mu.Unlock()
 	c.flush()
-	time.AfterFunc(drainTimeout, func() { // not every client answers a ping
+	time.AfterFunc(drainTimeout, func() { // some clients do not answer pings
 		c.drained()
 		c.flush()
 	})
 }
 
-// closeUnready closes the connection of a client that has said nothing.
+// closeUnready closes a connection without a complete handshake.
 func (c *conn) closeUnready() {
 	c.mu.Lock()
 	ready := c.ready
@@ -72,7 +71,7 @@ func (c *conn) closeUnready() {
 	}
 }
 
-// drained is called when the client has seen that it must leave.
+// drained is called when the client knows that it must leave.
 func (c *conn) drained() {
 	c.mu.Lock()
 	if c.leaving && c.lastServed == maxStreamID {

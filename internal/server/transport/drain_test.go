@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// inBubble runs a test with a clock of its own.
+// inBubble runs a test with a virtual clock.
 func inBubble(t *testing.T, h Handler, change func(*Options), test func(t *testing.T, s *Server, dial func() *rawClient)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func inBubble(t *testing.T, h Handler, change func(*Options), test func(t *testi
 	})
 }
 
-// A server that stops answers all that was begun, whether its clients answer pings or not.
+// A server that stops answers all calls in flight, even if its clients do not answer pings.
 func TestShutdownAnswersCallsInFlight(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deaf: %v", deaf), func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestShutdownEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// A connection can be closed while its last batch is with the handler. What the handler uses must still be there.
+// A connection can be closed while its last batch is with the handler. The handler can still use the calls.
 func TestShutdownWaitsForTheHandler(t *testing.T) {
 	handling, goOn := make(chan struct{}), make(chan struct{})
 	addr, s := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
@@ -129,7 +129,7 @@ func TestShutdownWaitsForTheHandler(t *testing.T) {
 	s.Close()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 50 { // of two channels that are ready, select takes any
+	for range 50 { // select picks any of two ready channels
 		if err := s.Shutdown(ended); err == nil {
 			t.Fatal("Shutdown has returned while the handler has a batch")
 		}
@@ -172,7 +172,7 @@ func TestMaxConnectionAge(t *testing.T) {
 		})
 }
 
-// Connections that began together, and may only reach an age of seconds, do not end together.
+// Connections that started together, and may only reach an age of seconds, do not end together.
 func TestYoungConnectionsEndAtDifferentTimes(t *testing.T) {
 	inBubble(t, echo{}, func(o *Options) { o.MaxConnectionAge = 2 * time.Second },
 		func(t *testing.T, _ *Server, dial func() *rawClient) {

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// field is a header field with its meaning. Its bytes stand in a text that it belongs to.
+// field is a header field with its meaning. Its bytes are part of another text.
 type field struct {
 	span
 	meaning
 }
 
-// span is where a field stands in a text: its name, and after it its value.
+// span is the place of a field in a text: its name, followed by its value.
 type span struct {
 	at          uint32
 	name, value uint32 // bytes
 }
 
-// size is what a field counts towards the size of a table, and of all fields of a request (RFC 7541, section 4.1).
+// size returns the size of a field for the size of a table, and of all fields of a request (RFC 7541, section 4.1).
 func (s span) size() int { return int(s.name) + int(s.value) + entryOverhead }
 
 func (s span) of(text []byte) (name, value []byte) {
@@ -34,31 +34,32 @@ func (s span) of(text []byte) (name, value []byte) {
 	return text[:s.name], text[s.name:]
 }
 
-// meaning is what a header field says to this package. A table keeps it with the field, so that a reference to the
-// field costs no look at its bytes.
+// meaning is the meaning of a header field for this package. A table stores it with the field, so that a reference to
+// the field costs no look at its bytes.
 type meaning struct {
 	kind   kind
-	wanted uint8 // 1 + its position in Options.Wanted; 0: it is not there
-	bad    bool  // it makes a request malformed (RFC 9113, section 8.2)
+	wanted uint8 // 1 + its index in Options.Wanted; 0 if it is not there
+	bad    bool  // the field makes a request malformed (RFC 9113, section 8.2)
 
-	// n is the value, for some kinds: 1 for POST, a content type of gRPC, and a valid binary value; the
-	// position of a method's path, the length of a body, the nanoseconds of a timeout, each -1 for any other value.
+	// n depends on the kind. It is 1 for POST, a content type of gRPC and a valid binary value, and 0 for other values of
+	// these kinds. It is the index of a method's path or the nanoseconds of a timeout, or -1 for an unknown path or
+	// invalid timeout. It is the length of a body.
 	n int64
 }
 
-// kind is what the name of a header field says.
+// kind is derived from the name of a header field.
 type kind uint8
 
 const (
 	anyField       kind = iota
-	forbiddenField      // no valid name, or one that belongs to HTTP/1
+	forbiddenField      // not a valid name, or one of HTTP/1
 	teField
 	hostField
 	lengthField
 	typeField
 	timeoutField
 	encodingField
-	binaryField // its name ends in -bin
+	binaryField // the name ends in -bin
 	unknownPseudoField
 	methodField
 	schemeField
@@ -66,7 +67,7 @@ const (
 	authorityField
 )
 
-// pseudo reports whether a name begins with a colon.
+// pseudo reports whether the name starts with a colon.
 func (k kind) pseudo() bool { return k >= unknownPseudoField }
 
 var kinds = map[string]kind{
@@ -77,7 +78,7 @@ var kinds = map[string]kind{
 	"transfer-encoding": forbiddenField, "upgrade": forbiddenField,
 }
 
-// nameBytes and valueBytes are the bytes that names and values may have.
+// nameBytes and valueBytes are the valid bytes of names and values.
 var nameBytes, valueBytes = func() (name, value [256]bool) {
 	for b := range 256 {
 		s := string([]byte{byte(b)})
@@ -96,8 +97,8 @@ func onlyBytes(s []byte, of *[256]bool) bool {
 	return true
 }
 
-// validValue reports whether a value has only bytes that values may have. It looks at eight bytes together: a byte
-// above the space, and below DEL, is valid.
+// validValue reports whether a value has only valid bytes. It checks eight bytes together: bytes from the space to
+// below DEL are valid.
 func validValue(s []byte) bool {
 	const each, top = 0x0101010101010101, 0x8080808080808080
 	for ; len(s) >= 8; s = s[8:] {
@@ -109,10 +110,10 @@ func validValue(s []byte) bool {
 	return onlyBytes(s, &valueBytes)
 }
 
-// vocabulary is what the header fields of a server's requests mean. It is never changed.
+// vocabulary gives header fields of requests their meaning. It never changes.
 type vocabulary struct {
 	methods  []method
-	services map[string]bool // of these methods
+	services map[string]bool // services of these methods
 	wanted   []string
 
 	// HPACK's static table (RFC 7541, appendix A), from index 1 on.
@@ -120,11 +121,11 @@ type vocabulary struct {
 	staticText []byte
 }
 
-// method is a method that the server answers.
+// method is a method of the server.
 type method struct {
-	stream  *StreamMethod // nil: it is one of the handler's
+	stream  *StreamMethod // nil for the handler's methods
 	path    string
-	encoded []byte // a string in Huffman code, as HPACK has it; empty if the path is too long for a length of one byte
+	encoded []byte // Huffman-coded string, as in HPACK; empty if its length needs more than one byte
 }
 
 func newVocabulary(o *Options) *vocabulary {
@@ -160,7 +161,7 @@ func newVocabulary(o *Options) *vocabulary {
 	}
 }
 
-// ofName is what a name says about its field.
+// ofName returns the meaning that a name gives its field.
 func (v *vocabulary) ofName(name []byte) meaning {
 	k, known := kinds[string(name)]
 	switch {
@@ -176,11 +177,11 @@ func (v *vocabulary) ofName(name []byte) meaning {
 		func(w string) bool { return w == string(name) }))}
 }
 
-// judge completes what a name says with what the value says.
+// judge completes the meaning with the value.
 func (v *vocabulary) judge(m *meaning, value []byte) {
 	m.bad = m.kind == forbiddenField || !validValue(value)
 	m.n = 0
-	fits := false // the value is the one that counts
+	fits := false // the value is the expected one
 	switch m.kind {
 	case teField:
 		m.bad = m.bad || string(value) != "trailers"
@@ -204,14 +205,13 @@ func (v *vocabulary) judge(m *meaning, value []byte) {
 	}
 }
 
-// isGRPC reports whether a content type means gRPC. All messages are protobuf, whatever its subtype says, as grpc-go
-// has it.
+// isGRPC reports whether a content type means gRPC. All messages are protobuf, whatever the subtype, as in grpc-go.
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// isBinary reports whether a value is in base64, as the values of names that end in -bin must be.
+// isBinary reports whether a value is in base64, which is required for names that end in -bin.
 func isBinary(value string) bool {
 	encoding := base64.StdEncoding
 	if len(value)%4 != 0 {
@@ -221,7 +221,7 @@ func isBinary(value string) bool {
 	return err == nil
 }
 
-// timeoutUnit returns the unit that a letter stands for, or 0.
+// timeoutUnit returns the unit for a letter, or 0.
 func timeoutUnit(letter byte) time.Duration {
 	switch letter {
 	case 'H':
@@ -241,7 +241,7 @@ func timeoutUnit(letter byte) time.Duration {
 	}
 }
 
-// parseTimeout reads a value of grpc-timeout: at most eight digits and a unit. It returns -1 for any other value.
+// parseTimeout parses grpc-timeout: at most eight digits and a unit. It returns -1 for any other value.
 func parseTimeout(s []byte) time.Duration {
 	if len(s) < 2 || len(s) > 9 {
 		return -1

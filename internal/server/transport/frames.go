@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// readFrame reads and handles one frame. A StreamError ends a stream, any other error the connection.
+// readFrame reads and processes one frame. A StreamError ends a stream, any other error the connection.
 func (c *reader) readFrame() error {
 	fh, err := c.framer.ReadFrameHeader()
 	if err != nil {
@@ -82,12 +82,12 @@ func (c *reader) settings(f *http2.SettingsFrame) error {
 	return nil
 }
 
-// shift changes the windows of all streams. The caller holds the lock.
+// shift changes the windows of all streams. The lock must be held.
 func (c *reader) shift(change int64) error {
 	if change == 0 {
 		return nil
 	}
-	c.idleFrames += len(c.streams) // it is as much work as this many frames
+	c.idleFrames += len(c.streams) // costs as much work as this many frames
 	for _, st := range c.streams {
 		if st.window += change; st.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
@@ -96,8 +96,8 @@ func (c *reader) shift(change int64) error {
 	return nil
 }
 
-// wake wakes the streams that may send, if both the connection's window and their own have room. If it woke every
-// stream that waits, a client could keep the server busy with small frames. The caller holds the lock.
+// wake wakes the streams that may send: both the connection's window and theirs have room. If it woke every waiting
+// stream, a client could keep the server busy with small frames. The lock must be held.
 func (c *conn) wake() {
 	if c.blockedStreams == 0 || c.window <= 0 {
 		return
@@ -109,7 +109,7 @@ func (c *conn) wake() {
 	}
 }
 
-// set applies a setting of the client. The caller holds the lock.
+// set applies a setting of the client. The lock must be held.
 func (c *conn) set(s http2.Setting) error {
 	if err := s.Valid(); err != nil {
 		return err
@@ -150,7 +150,7 @@ func (c *reader) ping(f *http2.PingFrame, now time.Time) error {
 	return nil
 }
 
-// tooManyPings is why a connection is closed whose client pings too often. Clients know the text of the GOAWAY.
+// tooManyPings is the error for a client that pings too often. Clients recognize its text in the GOAWAY.
 type tooManyPings struct{}
 
 // Error implements error.
@@ -164,7 +164,7 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 		if c.window += int64(f.Increment); c.window > maxWindow {
 			return http2.ConnectionError(http2.ErrCodeFlowControl)
 		}
-		if before <= 0 { // else nothing waits for this window
+		if before <= 0 { // otherwise nothing waits for this window
 			c.sendBlocked()
 			c.wake()
 		}
@@ -188,7 +188,7 @@ func (c *conn) windowUpdate(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// unused reports whether the client has not opened a stream yet. The caller holds the lock.
+// unused reports whether the client has not opened a stream yet. The lock must be held.
 func (c *conn) unused(id uint32) bool { return id > c.latest || id%2 == 0 }
 
 func (c *conn) resetByClient(id uint32) error {

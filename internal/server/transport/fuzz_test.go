@@ -161,7 +161,7 @@ func FuzzCalls(f *testing.F) {
 			c := rawDial(t, addr)
 			defer c.conn.Close()
 			var ids []uint32
-			var several []bool // by call: bytes follow the first message
+			var several []bool // whether bytes follow the first message, by call
 			for rest := in; len(rest) >= 4 && len(ids) < 8; {
 				encoding, how, kind, n := encodings[rest[0]%4], rest[1], rest[2], min(int(rest[3]), len(rest)-4)
 				body := rest[4 : 4+n]
@@ -174,7 +174,7 @@ func FuzzCalls(f *testing.F) {
 					body = flagged(1, len(packed), packed)
 				case 2:
 					body = append(message(body), message(body)...)
-				case 3: // as it is
+				case 3: // unchanged
 				case 4:
 					body = flagged(flagOf(body), n, body)
 				}

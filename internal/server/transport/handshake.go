@@ -20,7 +20,7 @@ const answerToHTTP1 = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; cha
 
 var errPreface = errors.New("the client does not speak HTTP/2")
 
-// handshake returns when the client has shown that it speaks HTTP/2.
+// handshake returns after the client has sent the preface of HTTP/2.
 func (c *reader) handshake() error {
 	opts := &c.server.opts
 	_ = c.sock.SetReadDeadline(time.Now().Add(opts.HandshakeTimeout))
@@ -59,7 +59,7 @@ func (c *reader) handshake() error {
 	return nil
 }
 
-// Handshake makes the server's side of a handshake, for Options.Handshake.
+// Handshake performs the server's side of a handshake, for Options.Handshake.
 func Handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
 	conn, info, err := creds.ServerHandshake(raw)
 	if err != nil {
@@ -71,7 +71,7 @@ func Handshake(creds credentials.TransportCredentials, raw net.Conn) (net.Conn, 
 	return conn, nil, nil
 }
 
-// renewFramer makes a framer. The framer keeps memory for the longest frame that it has read.
+// renewFramer creates a framer. The old one keeps memory for the longest frame that it has read.
 func (c *reader) renewFramer() {
 	c.framer = http2.NewFramer(nil, c.buf)
 	c.framer.SetMaxReadFrameSize(maxFrame)
@@ -93,7 +93,7 @@ func (c *reader) preface() error {
 	return err
 }
 
-// answerHTTP1 gives an HTTP/1 client an answer that it understands.
+// answerHTTP1 answers an HTTP/1 client in HTTP/1.
 func (c *reader) answerHTTP1() {
 	seen, _ := c.buf.Peek(c.buf.Buffered())
 	for _, method := range []string{"GET ", "HEAD ", "POST ", "PUT ", "PATCH ", "DELETE ", "OPTIONS "} {
@@ -106,7 +106,7 @@ func (c *reader) answerHTTP1() {
 	}
 }
 
-// linger reads what the client has sent already. The kernel would reset a connection that is closed with unread bytes,
+// linger reads data that the client has already sent. The kernel resets a connection that is closed with unread bytes,
 // and the client would not see the last answer.
 func (c *conn) linger() {
 	c.sock.closeWrite()

@@ -11,58 +11,58 @@ const (
 	// maxContinuations bounds the CONTINUATION frames of one header block. A block of 256 KiB needs 16.
 	maxContinuations = 64
 
-	// maxKeptText bounds the memory that a reader keeps for the next block, in bytes of literals.
+	// maxKeptText is the most memory that a reader keeps for the next block, in bytes of literals.
 	maxKeptText = 1 << 10
 
-	// maxRepeated is the size of the longest block that a reader compares with the next one, in bytes. Envoy's has 54, and
-	// more with a longer path.
+	// maxRepeated is the longest block, in bytes, that a reader compares with the next one. Envoy's has 54, and more with
+	// a longer path.
 	maxRepeated = 256
 )
 
-// head is what the header fields of a request say.
+// head is the decoded header of a request.
 type head struct {
-	known *method // what the request is a call of; nil: it is no valid call of a known method
+	known *method // nil if the request is not a valid call of a known method
 
 	timeout  time.Duration
-	timed    bool // there is a timeout
+	timed    bool // whether there is a timeout
 	encoding string
 
-	declared int64 // content-length; -1: none
+	declared int64 // content-length; -1 without one
 }
 
 // headerReader decodes the header blocks of a connection.
 //
-// HPACK compresses a block against a dynamic table, which both ends of a connection build up from the blocks before
-// (RFC 7541). The calls of a client differ in few fields, and most fields of a block are references to a table. Package
-// hpack makes strings of all of them, and a call needs none. This reader adds up what the fields mean. It makes strings
-// only of what the handler wants to see. It accepts the blocks that package hpack accepts.
+// HPACK compresses a block against a dynamic table, which both ends of a connection build up from earlier blocks (RFC
+// 7541). The calls of a client differ in few fields, and most fields of a block are references to a table. Package
+// hpack decodes all of them to strings, which a call does not need. This reader adds up the meanings of the fields, and
+// creates strings only for values that the handler wants. It accepts the same blocks as package hpack.
 //
-// A client that does not trace sends the same block again and again. If a block has left the table as it was, the same
-// bytes say the same again.
+// A client that does not trace sends the same block again and again. If a block has not changed the table, the same
+// bytes mean the same again.
 //
-// The reader must read every block, even of a request that is rejected, because later blocks refer to the table that a
-// block changes.
+// The reader must read every block, even of a rejected request, because later blocks refer to the table that it
+// changes.
 type headerReader struct {
 	*vocabulary
 
 	maxSize int // bytes of the fields of a block, and of each string in it
 	table   table
-	changed bool // the present block has changed the table
+	changed bool // the current block has changed the table
 
-	// The present block.
+	// The current block.
 	seen
-	text   []byte   // of its literals
-	last   []byte   // the block, if the same bytes say the same again
-	values []string // of the fields in Options.Wanted, by position, up to the last one that was given
+	text   []byte   // text of its literals
+	last   []byte   // the block, if the same bytes mean the same again
+	values []string // values of Options.Wanted, in order, up to the last one in the block
 }
 
-// placed is where a field of a block stands, and in which text.
+// placed is the place of a field of a block, with its text.
 type placed struct {
 	span
 	in source
 }
 
-// source is a text that fields stand in.
+// source is a text that contains fields.
 type source uint8
 
 const (
@@ -71,7 +71,7 @@ const (
 	inBlock
 )
 
-// bytes returns the name and the value of a field of the present block.
+// bytes returns the name and the value of a field of the current block.
 func (r *headerReader) bytes(s span, in source) (name, value []byte) {
 	switch in {
 	case inStatic:
@@ -83,23 +83,23 @@ func (r *headerReader) bytes(s span, in source) (name, value []byte) {
 	}
 }
 
-// seen is what the fields of a block have said so far.
+// seen is the meaning of the fields of a block so far.
 type seen struct {
 	head
 
 	size    int  // bytes
-	tooLong bool // the fields are above the bound; those that follow count only for the table
+	tooLong bool // the fields exceed the bound; further ones only matter for the table
 	bad     bool // the request is malformed
-	regular bool // a field that is no pseudo field was seen
-	pseudo  uint // a bit for each kind of pseudo field
+	regular bool // there was a field other than pseudo fields
+	pseudo  uint // bit set of the kinds of pseudo fields
 
-	method  int       // by position in vocabulary.methods; -1: none of them
-	places  [2]placed // of :method and :path
+	method  int       // index in vocabulary.methods; -1 for an unknown method
+	places  [2]placed // places of :method and :path
 	post    bool
 	hosts   int
 	typed   bool // there is a content-type
-	grpc    bool // the first one is gRPC's
-	invalid bool // a value that gRPC does not allow
+	grpc    bool // the first content-type is gRPC's
+	invalid bool // a value is not allowed by gRPC
 }
 
 func (r *headerReader) init(v *vocabulary, maxSize uint32) {
@@ -107,7 +107,7 @@ func (r *headerReader) init(v *vocabulary, maxSize uint32) {
 	r.table.resize(hpackTable)
 }
 
-// read decodes a block. What it returned before is not valid any more.
+// read decodes a block and invalidates earlier results.
 func (r *headerReader) read(block []byte) error {
 	if len(block) > 0 && bytes.Equal(block, r.last) {
 		return nil
@@ -128,7 +128,7 @@ func (r *headerReader) read(block []byte) error {
 	return nil
 }
 
-// next decodes what a block begins with, and returns the rest.
+// next decodes the first field of a block, and returns the rest of the block.
 func (r *headerReader) next(block []byte, first bool) (rest []byte, ok bool) {
 	switch b := block[0]; {
 	case b&0x80 != 0:
@@ -147,8 +147,7 @@ func (r *headerReader) next(block []byte, first bool) (rest []byte, ok bool) {
 	case b&0x20 == 0:
 		return r.literal(block, 4, false)
 	}
-	// A new size of the table. Like package hpack, accept one that is not the first in its block if the table is
-	// empty.
+	// A new size of the table. Like package hpack, accept one that is not the first in its block if the table is empty.
 	size, rest, ok := readInteger(block, 5)
 	if !ok || size > hpackTable || !first && r.table.size > 0 {
 		return nil, false
@@ -158,7 +157,7 @@ func (r *headerReader) next(block []byte, first bool) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// lookup finds a field of one of the tables. It returns nil if there is none.
+// lookup finds a field in one of the tables. It returns nil for an invalid index.
 func (r *headerReader) lookup(index uint64) (*field, source) {
 	switch static := uint64(len(r.static)); {
 	case index == 0:
@@ -170,7 +169,7 @@ func (r *headerReader) lookup(index uint64) (*field, source) {
 	}
 }
 
-// literal decodes a field whose value stands in the block, and perhaps its name. It enters the table or does not.
+// literal decodes a field whose value, and perhaps name, is in the block. enters tells whether it enters the table.
 func (r *headerReader) literal(block []byte, bits uint, enters bool) (rest []byte, ok bool) {
 	index, rest, ok := readInteger(block, bits)
 	if !ok {
@@ -215,7 +214,7 @@ func (r *headerReader) literal(block []byte, bits uint, enters bool) (rest []byt
 	return rest, true
 }
 
-// methodOf reports which method's path, as Envoy encodes it, the rest of a block begins with; -1: none.
+// methodOf returns the index of the method whose path, as Envoy encodes it, is at the start of the block's rest, or -1.
 func (r *headerReader) methodOf(k kind, rest []byte) int {
 	if k == pathField {
 		for i := range r.methods {
@@ -236,7 +235,7 @@ func (r *headerReader) readString(block []byte, enters bool) (rest []byte, ok bo
 	s, rest := rest[:n], rest[n:]
 	switch {
 	case r.tooLong && !enters:
-		return rest, true // nobody needs it
+		return rest, true // the string is not needed
 	case block[0]&0x80 == 0:
 		r.text = append(r.text, s...)
 		return rest, true
@@ -246,7 +245,7 @@ func (r *headerReader) readString(block []byte, enters bool) (rest []byte, ok bo
 	return rest, ok && len(r.text)-before <= r.maxSize
 }
 
-// readInteger reads a number whose first bits share a byte with other bits (RFC 7541, section 5.1).
+// readInteger decodes a number whose first bits share a byte with other bits (RFC 7541, section 5.1).
 func readInteger(block []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	if len(block) == 0 {
 		return 0, nil, false
@@ -255,7 +254,7 @@ func readInteger(block []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	if n = uint64(block[0]) & most; n < most {
 		return n, block[1:], true
 	}
-	const longest = 9 // bytes; package hpack takes no more either
+	const longest = 9 // bytes; package hpack accepts no more either
 	for i, b := range block[1:min(len(block), 1+longest)] {
 		n += uint64(b&0x7f) << (7 * i)
 		if b&0x80 == 0 {
@@ -265,7 +264,7 @@ func readInteger(block []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// add adds a field to what the block says.
+// add adds a field to the meaning of the block.
 func (r *headerReader) add(f *field, in source) {
 	if r.tooLong = r.tooLong || r.size+f.size() > r.maxSize; r.tooLong {
 		r.text = r.text[:0]
@@ -286,7 +285,7 @@ func (r *headerReader) add(f *field, in source) {
 	case hostField:
 		r.hosts++
 	case lengthField:
-		r.bad = r.bad || r.declared >= 0 // it is given twice
+		r.bad = r.bad || r.declared >= 0 // given twice
 		r.declared = f.n
 	case typeField:
 		r.grpc = r.grpc || !r.typed && f.n == 1
@@ -302,7 +301,7 @@ func (r *headerReader) add(f *field, in source) {
 	}
 }
 
-// addPseudo adds a pseudo field. It stands before all other fields, and is given once (RFC 9113, section 8.3).
+// addPseudo adds a pseudo field, which must come before all other fields, and only once (RFC 9113, section 8.3).
 func (r *headerReader) addPseudo(f *field, in source) {
 	bit := uint(1) << f.kind
 	r.bad = r.bad || r.regular || r.pseudo&bit != 0 || f.kind == unknownPseudoField
@@ -315,7 +314,7 @@ func (r *headerReader) addPseudo(f *field, in source) {
 	}
 }
 
-// want keeps a value that the handler wants, if it is the first one.
+// want stores the first value of a field that the handler wants.
 func (r *headerReader) want(position int, value []byte) {
 	for len(r.values) <= position {
 		r.values = append(r.values, "")
@@ -325,7 +324,7 @@ func (r *headerReader) want(position int, value []byte) {
 	}
 }
 
-// encodingOf is the value of grpc-encoding.
+// encodingOf returns the value of grpc-encoding.
 func encodingOf(value []byte) string {
 	switch string(value) {
 	case gzipEncoding:
@@ -336,7 +335,7 @@ func encodingOf(value []byte) string {
 	return string(value)
 }
 
-// request returns what the block says about the request that it begins. It returns false if the request is malformed.
+// request returns the header of the request that starts with the block. It returns false if the request is malformed.
 func (r *headerReader) request() (*head, bool) {
 	const required = 1<<methodField | 1<<schemeField | 1<<pathField
 	if r.bad || r.tooLong || r.pseudo&required != required {
@@ -363,10 +362,10 @@ func (r *headerReader) value(k kind) []byte {
 	return value
 }
 
-// letGo ends the use of the block, and releases what it needed more memory for than usual: the connection may be idle
-// for a long time now.
+// letGo ends the use of the block, and frees unusually large memory, because the connection may be idle for a long time
+// now.
 func (r *headerReader) letGo() {
-	if r.changed { // else the fields stay valid, for r.last
+	if r.changed { // otherwise the fields stay valid, for r.last
 		r.table.compact()
 	}
 	if cap(r.text) > maxKeptText {

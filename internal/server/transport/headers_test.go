@@ -200,7 +200,7 @@ func (r *reference) request() bool {
 	return !r.tooLong && given[":method"] == 1 && given[":scheme"] == 1 && valueOf(r.fields, ":path") != ""
 }
 
-// head is what the fields of a request say.
+// head returns the header of the request with these fields.
 func (r *reference) head(v *vocabulary) head {
 	h := head{declared: -1}
 	hosts, invalid := 0, false

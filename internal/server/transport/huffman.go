@@ -13,28 +13,28 @@ import (
 var huffman = newHuffmanCode()
 
 // huffmanCode decodes strings. Most symbols of header fields have codes of 5 to 8 bits, and the digits of trace
-// contexts of 5 or 6, so that it mostly finds two at a time. The longest code has 30 bits.
+// contexts 5 or 6, so a lookup mostly finds two symbols. The longest code has 30 bits.
 type huffmanCode struct {
-	pairs [1 << pairBits]huffmanPair // by the next bits
-	all   []huffmanSymbol            // in the order of their codes
+	pairs [1 << pairBits]huffmanPair // indexed by the next bits
+	all   []huffmanSymbol            // sorted by code
 }
 
 const pairBits = 12
 
-// huffmanPair is what bits begin with: two symbols, one, or none because its code is longer.
+// huffmanPair is the start of a bit string: two symbols, one symbol, or none if the code is longer.
 type huffmanPair struct {
 	chars       [2]byte
-	first, both uint8 // bits; with one symbol both are the same
+	first, both uint8 // bits of the first and of both symbols; equal if there is only one
 }
 
 type huffmanSymbol struct {
-	code uint32 // in the upper bits
+	code uint32 // left-aligned
 	bits uint8
 	char byte
 }
 
-// newHuffmanCode finds each code in what package hpack encodes: the length of eight equal symbols in bytes is the
-// length of one in bits.
+// newHuffmanCode derives each code from the encoding of package hpack: the length of eight equal symbols in bytes is
+// the length of one in bits.
 func newHuffmanCode() *huffmanCode {
 	h := new(huffmanCode)
 	for char := range 256 {
@@ -58,7 +58,7 @@ func newHuffmanCode() *huffmanCode {
 	return h
 }
 
-// find finds the symbol that bits begin with. Bits that begin no code are a symbol that is longer than every string.
+// find returns the first symbol of a bit string. For an invalid code, it returns a symbol longer than every string.
 func (h *huffmanCode) find(next uint32) huffmanSymbol {
 	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol,
 		next uint32) int {
@@ -74,14 +74,14 @@ func (h *huffmanCode) find(next uint32) huffmanSymbol {
 	return s
 }
 
-// append appends the string that an encoded one stands for. It reports whether the code is valid.
+// append appends the decoded string. It reports whether the code is valid.
 func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
 	const shortest = 5 // bits
 	// a pair is written as a whole, even if only its first symbol counts
 	to = slices.Grow(to, len(encoded)*8/shortest+len("?"))
 	out := to[len(to):cap(to)]
 	n := 0
-	next, have := uint64(0), uint8(0) // bits that were read, in the upper bits, and how many
+	next, have := uint64(0), uint8(0) // bits read so far, left-aligned, and their number
 	for {
 		switch {
 		case have >= 32:
@@ -94,7 +94,7 @@ func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
 				next |= uint64(encoded[0]) << (56 - have)
 				have += 8
 			}
-			next |= ^uint64(0) >> have // ones follow the last symbol
+			next |= ^uint64(0) >> have // padding after the last symbol consists of ones
 			if have < 8 && next == ^uint64(0) {
 				return to[:len(to)+n], true
 			}
@@ -121,7 +121,7 @@ func (h *huffmanCode) append(to, encoded []byte) ([]byte, bool) {
 			n++
 			bits = s.bits
 		}
-		next <<= bits & 63 // a shift that is known to be short needs no check
+		next <<= bits & 63 // the mask shows the compiler that the shift is short
 		have -= bits
 	}
 }

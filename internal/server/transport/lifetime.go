@@ -7,15 +7,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// lifetime decides when the client of a connection is pinged, and when it must leave. The goroutine that checks all
-// connections has it.
+// lifetime decides when the client of a connection is pinged, and when it must leave. Only the goroutine that checks
+// all connections uses it.
 type lifetime struct {
 	*conn
 
-	began   time.Time     // when the connection was checked first
-	age     time.Duration // that it may reach; 0: any
-	drained time.Time     // when the client was asked to leave; zero: it was not
-	pinged  time.Time     // zero: no ping is unanswered
+	began   time.Time     // when the connection was first checked
+	age     time.Duration // age limit; 0 without one
+	drained time.Time     // when the client was asked to leave; zero if it was not
+	pinged  time.Time     // when the unanswered ping was sent; zero without one
 }
 
 // check pings a silent client, and asks the client of an old connection to leave.
@@ -28,7 +28,7 @@ func (l *lifetime) check(now time.Time) {
 	}
 	c.mu.Unlock()
 	if !ready {
-		return // the handshake has its own bound
+		return // the handshake has a separate timeout
 	}
 	o := &c.server.opts
 	if o.WriteTimeout > 0 && c.stuck(now) > o.WriteTimeout {
@@ -88,7 +88,7 @@ func (c *conn) stuck(now time.Time) time.Duration {
 	return now.Sub(c.stuckSince)
 }
 
-// unstick is called when an answer that had to wait for a window made progress. The caller holds the lock.
+// unstick records progress of an answer that had to wait for a window. The lock must be held.
 func (c *conn) unstick() {
 	if !c.stuckSince.IsZero() {
 		c.stuckSince = time.Now()

@@ -29,7 +29,7 @@ func unknownFormat(flag byte) string {
 	return fmt.Sprintf("grpc: received unexpected payload format %d", flag)
 }
 
-// known reports whether messages of a grpc-encoding can be read.
+// known reports whether messages with this grpc-encoding can be decoded.
 func known(encoding string) bool {
 	return encoding == "" || encoding == identity || encoding == gzipEncoding
 }
@@ -38,8 +38,8 @@ func unknownEncoding(encoding string) string {
 	return fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", encoding)
 }
 
-// part is a part of a long message. Memory for the whole message is allocated when all of it has arrived: a client may
-// announce a long message and never send it. And a buffer that grows would leave copies behind.
+// part is a part of a long message. Memory for the whole message is allocated when all of it has arrived, because a
+// client may announce a long message and never send it, and a growing buffer would leave garbage behind.
 type part [16 << 10]byte
 
 var parts = sync.Pool{New: func() any { return new(part) }}
@@ -57,7 +57,7 @@ func (c *Call) add(data []byte) {
 	}
 }
 
-// size is how many bytes the memory of the message takes. What is kept from call to call does not count.
+// size returns the memory of the message in bytes, without reused buffers.
 func (c *Call) size() int64 {
 	n := len(c.parts) * len(part{})
 	if cap(c.buf) > maxKeptMessage {
@@ -67,12 +67,12 @@ func (c *Call) size() int64 {
 		n += cap(c.Message)
 	}
 	if len(c.Message) > maxKeptMessage {
-		n += len(c.Message) // the handler has it as a string too
+		n += len(c.Message) // the handler has a copy as a string
 	}
 	return int64(n)
 }
 
-// join puts all size bytes into buf.
+// join moves all size bytes into buf.
 func (c *Call) join(size int) {
 	if len(c.parts) == 0 {
 		return
@@ -85,7 +85,7 @@ func (c *Call) join(size int) {
 	c.freeParts()
 }
 
-// freeParts is called by the goroutine that reads the connection.
+// freeParts releases the parts. Only the goroutine that reads the connection calls it.
 func (c *Call) freeParts() {
 	for _, p := range c.parts {
 		parts.Put(p)
@@ -93,10 +93,10 @@ func (c *Call) freeParts() {
 	c.parts, c.last = nil, 0
 }
 
-// compressed reports whether the message says that it is compressed.
+// compressed reports whether the message is marked as compressed.
 func (c *Call) compressed() bool { return len(c.buf) > 0 && c.buf[0] != 0 }
 
-// decode finds the message in what the client has sent. The code is OK, or why there is none.
+// decode extracts the message from the received data. The code is OK, or the reason of a failure.
 func (c *Call) decode(bound int) (codes.Code, string) {
 	if len(c.buf) < prefixSize {
 		return codes.Internal, "the call has no complete message"
@@ -125,13 +125,13 @@ func (c *Call) decode(bound int) (codes.Code, string) {
 	return code, text
 }
 
-// Unzip decompresses a message. A few bytes may stand for a very long message, so no more than the bound is read.
+// Unzip decompresses a message. A few bytes may encode a very long message, so it stops at the bound.
 func Unzip(packed []byte, bound int) ([]byte, codes.Code, string) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, codes.Internal, "grpc: failed to decompress the received message: " + err.Error()
 	}
-	// The last bytes give the size. Deflate makes a message at most 1,032 times smaller.
+	// The last bytes give the size. Deflate compresses by a factor of at most 1,032.
 	size := min(int(binary.LittleEndian.Uint32(packed[len(packed)-4:])), bound, 1032*len(packed))
 	into := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
 	if _, err := into.ReadFrom(io.LimitReader(r, int64(bound)+1)); err != nil {

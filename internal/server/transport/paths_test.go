@@ -18,8 +18,8 @@ func (pathEcho) Handle(_ time.Time, calls []*Call) {
 	}
 }
 
-// A handler of several methods gets the calls of each, and knows which was called. A path that only begins like one of
-// them is not its method.
+// A handler of several methods receives the calls of each, and can tell which was called. A path that only starts like
+// one of them is not its method.
 func TestSeveralMethods(t *testing.T) {
 	addr, _ := start(t, pathEcho{}, func(o *Options) { o.More = []string{"/test.Other/First", "/test.Other/Second"} })
 	c := rawDial(t, addr)

@@ -228,7 +228,7 @@ func TestPingsWithoutEnd(t *testing.T) {
 	h := hold()
 	inBubble(t, h, nil, func(t *testing.T, _ *Server, dial func() *rawClient) {
 		c := dial()
-		c.roundTrip() // from here on, only this test writes
+		c.roundTrip() // later, only this test writes
 		c.seen = nil
 		c.begin([]byte("a"))
 		call := h.take(t)
@@ -294,7 +294,7 @@ func TestGoAwayOfAClient(t *testing.T) {
 	}
 }
 
-// A call that its caller resets ends at once, and gets no answer.
+// A call that its client resets ends immediately, and gets no answer.
 func TestACallIsReset(t *testing.T) {
 	h := hold()
 	addr, _ := start(t, h, nil)

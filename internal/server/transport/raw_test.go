@@ -19,30 +19,30 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// patience is how long a test waits for what must happen.
+// patience is the longest wait for an expected event.
 const patience = 20 * time.Second
 
-// rawClient speaks HTTP/2 frame by frame, also what no library sends.
+// rawClient speaks HTTP/2 frame by frame, including frames that libraries never send.
 type rawClient struct {
-	path string // of calls instead of the echo; may be empty
+	path string // path of calls instead of the echo's; may be empty
 
 	t    testing.TB
 	conn net.Conn
 	fr   *http2test.Client
 	dec  *hpack.Decoder
-	next uint32 // stream
+	next uint32 // id of the next stream
 
-	pings uint64 // that were sent
+	pings uint64 // number of sent pings
 	deaf  bool   // pings are not answered
 
 	answers map[uint32]*rawAnswer
 	seen    []event
 }
 
-// rawAnswer is what the client received on a stream.
+// rawAnswer collects the frames of a stream.
 type rawAnswer struct {
-	fields []hpack.HeaderField // of headers and trailers
-	blocks [][]byte            // as they came
+	fields []hpack.HeaderField // header and trailer fields
+	blocks [][]byte            // encoded header blocks
 	data   []byte
 	ended  bool
 	reset  *http2.ErrCode
@@ -53,8 +53,8 @@ type event struct {
 	kind    http2.FrameType
 	ack     bool
 	ping    [8]byte
-	stream  uint32 // of a credit; last stream of a GOAWAY
-	n       uint32 // of a credit
+	stream  uint32 // stream of a credit, or last stream of a GOAWAY
+	n       uint32 // size of a credit
 	code    http2.ErrCode
 	debug   string
 	setting map[http2.SettingID]uint32
@@ -72,7 +72,7 @@ func (a *rawAnswer) field(name string) string {
 	return ""
 }
 
-// outcome is what a client of gRPC makes of an answer: the status, or how the stream was reset.
+// outcome returns a gRPC client's view of an answer: the status, or how the stream was reset.
 func (a *rawAnswer) outcome() string {
 	if a.reset != nil && a.field(":status") == "" {
 		return "reset " + a.reset.String()
@@ -96,7 +96,7 @@ func (a *rawAnswer) outcome() string {
 	return codes.Unknown.String()
 }
 
-// String is one line: how the stream ended, and with what.
+// String describes the end of the stream and its content, in one line.
 func (a *rawAnswer) String() string {
 	switch {
 	case a == nil:
@@ -132,7 +132,7 @@ func rawOn(t testing.TB, conn net.Conn, settings ...http2.Setting) *rawClient {
 	return c
 }
 
-// write sends bytes as they are. Whether the server still reads them shows in what it answers.
+// write sends bytes unchanged. Later answers show whether the server still reads them.
 func (c *rawClient) write(p []byte) { _, _ = c.conn.Write(p) }
 
 // ok ignores errors of a connection that the server has closed.
@@ -151,7 +151,7 @@ func without(fields []hpack.HeaderField, name string) []hpack.HeaderField {
 	return slices.DeleteFunc(fields, func(f hpack.HeaderField) bool { return f.Name == name })
 }
 
-// open begins a call, and returns its stream.
+// open starts a call, and returns its stream.
 func (c *rawClient) open(end bool, extra ...string) uint32 {
 	c.t.Helper()
 	return c.openFields(end, callFields(extra...))
@@ -297,8 +297,8 @@ func (c *rawClient) echo(p []byte, extra ...string) {
 	c.ok(c.fr.WriteWindowUpdate(0, uint32(len(a.data))))
 }
 
-// roundTrip sends a PING and reads until it is answered, twice: what was sent before is then handled, and answered
-// where that happens at once. One PING is not enough: calls that arrive with it are handled after it.
+// roundTrip sends a PING and reads until it is answered, twice. Everything sent before is then handled, and answered
+// unless the answer waits. A single PING is not enough: calls that arrive with it are handled after it.
 func (c *rawClient) roundTrip() {
 	c.t.Helper()
 	for range 2 {

@@ -13,8 +13,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// What a client has sent for a call before it learns that the call is rejected is ignored, however many calls are
-// rejected.
+// Frames that a client has sent for a call before it learns that the call is rejected are ignored, however many calls
+// are rejected.
 func TestFramesOfRejectedCalls(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"too many calls":   func(o *Options) { o.Calls = newCalls(t, 0) },

@@ -30,7 +30,7 @@ func (c *reader) readHeaders(fh http2.FrameHeader) error {
 	return c.headersRead(fh.StreamID, ended)
 }
 
-// readOtherHeaders reads a HEADERS frame that has more than a short block.
+// readOtherHeaders reads a HEADERS frame other than a single short block.
 func (c *reader) readOtherHeaders(fh http2.FrameHeader) error {
 	f, err := c.framer.ReadFrameForHeader(fh)
 	if _, ok := errors.AsType[http2.StreamError](err); ok {
@@ -58,7 +58,7 @@ func (c *reader) readOtherHeaders(fh http2.FrameHeader) error {
 	return nil
 }
 
-// headersRead begins or ends a request after its header block.
+// headersRead starts or ends a request after its header block.
 func (c *reader) headersRead(id uint32, ended bool) error {
 	c.mu.Lock()
 	st, rejected := c.streams[id], c.rejected.has(id) && !c.finished.has(id)
@@ -100,7 +100,7 @@ func (c *reader) readContinuations(first []byte) ([]byte, error) {
 	return nil, c.overBound(intake.HeadersWithoutEnd)
 }
 
-// overBound counts a connection that is over a bound, and returns the error that ends it.
+// overBound counts a connection that exceeds a bound, and returns the error that ends it.
 func (c *conn) overBound(why intake.Reason) error {
 	if c.limits != nil {
 		c.limits.Count(why)
@@ -108,7 +108,7 @@ func (c *conn) overBound(why intake.Reason) error {
 	return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 }
 
-// resetNew opens and resets a stream with a malformed request.
+// resetNew opens and resets the stream of a malformed request.
 func (c *conn) resetNew(id uint32, ended bool, code http2.ErrCode) error {
 	if err := c.openStream(id); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (c *reader) trailers(st *stream, ended bool) error {
 	return c.body(st, nil, true)
 }
 
-// openStream checks the number of a new stream.
+// openStream checks the id of a new stream.
 func (c *conn) openStream(id uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +152,7 @@ func (c *conn) openStream(id uint32) error {
 	}
 }
 
-// request begins a request.
+// request starts a request.
 func (c *reader) request(id uint32, h *head, ended bool) error {
 	if err := c.openStream(id); err != nil {
 		return err
@@ -165,9 +165,9 @@ func (c *reader) request(id uint32, h *head, ended bool) error {
 	if c.leaving && id > c.lastServed {
 		c.closed(id, ended)
 		c.mu.Unlock()
-		return nil // the GOAWAY says that it is not served
+		return nil // the client knows from the GOAWAY that it is not served
 	}
-	// a request whose answer waits for the client is open as well
+	// requests whose answers wait for the client count as open
 	if c.open+uint32(len(c.blockedAnswers)) >= c.server.opts.MaxStreams {
 		c.closed(id, ended)
 		c.mu.Unlock()
@@ -189,7 +189,7 @@ func (c *reader) request(id uint32, h *head, ended bool) error {
 	return c.beginCall(id, h, ended)
 }
 
-// add adds a stream, for which this side holds some bytes of header fields.
+// add adds a stream, and counts the memory of its header fields.
 func (c *conn) add(st *stream, held int) {
 	c.mu.Lock()
 	c.hold(st, int64(held))
@@ -203,7 +203,7 @@ func (c *conn) add(st *stream, held int) {
 	c.mu.Unlock()
 }
 
-// beginCall begins a call of the server's method.
+// beginCall starts a call of one of the handler's methods.
 func (c *reader) beginCall(id uint32, h *head, ended bool) error {
 	call := c.server.calls.Get().(*Call)
 	call.stream = stream{conn: c.conn, id: id, declared: h.declared, ended: ended, call: call}

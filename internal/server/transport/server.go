@@ -20,47 +20,47 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Handler answers the calls of one method or a few.
+// Handler answers the calls of a few methods.
 type Handler interface {
-	// Handle gets the calls that arrived together on one connection, and their arrival time. It answers each call once:
-	// before it returns, or later from another goroutine. It must not block, because the connection waits for it. It may
-	// keep the calls, but not the slice.
+	// Handle receives the calls that arrived together on one connection, and their arrival time. It answers each call
+	// once: before it returns, or later on another goroutine. It must not block, because the connection waits for it. It
+	// may keep the calls, but not the slice.
 	Handle(now time.Time, calls []*Call)
 }
 
 // Options are the settings of a Server. Path and Handler, or Streams, and Calls are required.
 type Options struct {
-	Path string   // of the method that Handler answers most: "/package.Service/Method"; may be empty
-	More []string // paths of further methods that Handler answers
-	// names of the header fields that Handler may ask for, in lower case; values of others are not kept
+	Path string   // path of the most frequent method of Handler, "/package.Service/Method"; may be empty
+	More []string // paths of the other methods of Handler
+	// names of the header fields that Handler may read, in lower case; values of others are dropped
 	Wanted  []string
 	Handler Handler       // answers the calls of these methods
 	Calls   *intake.Calls // bounds the calls in flight
 
-	// Streams are the other methods, by path.
+	// Streams holds the other methods, by path.
 	Streams map[string]*StreamMethod
 
-	// Panicked returns the error for the caller of a stream whose method has panicked; nil: the panic is logged.
+	// Panicked returns the error for the client of a stream whose method has panicked. By default, the panic is logged.
 	Panicked func(p any, path string) error
 
-	// Failed is called for each call of these methods that is answered without Handler: because there are too many calls,
-	// or because its message cannot be read. nil: not called.
+	// Failed is called for each call of Handler's methods that is answered without Handler: because there are too many
+	// calls, or because its message cannot be decoded. It may be nil.
 	Failed func(codes.Code)
 
-	// Handshake encrypts a connection; nil: plain text. conn is what the listener has accepted, and what raw writes to.
+	// Handshake encrypts a connection; nil means plain text. The listener has accepted conn, and raw writes to it.
 	Handshake        func(raw, conn net.Conn) (net.Conn, *tls.ConnectionState, error)
-	HandshakeTimeout time.Duration // until the client must have sent the preface of HTTP/2; default 10 s
+	HandshakeTimeout time.Duration // time for the client to send the preface of HTTP/2; default 10 s
 
-	MaxMessageBytes int    // of these methods' messages; default 4 MiB
-	MaxHeaderBytes  uint32 // of the header fields of a request; default 256 KiB
+	MaxMessageBytes int    // size of a message to Handler; default 4 MiB
+	MaxHeaderBytes  uint32 // size of the header fields of a request; default 256 KiB
 	MaxStreams      uint32 // open requests on one connection; default 1,000
 
-	WriteTimeout     time.Duration // a client that does not read for this time is disconnected; 0: never
-	PingAfter        time.Duration // a client that sends nothing for this time gets a ping; 0: never
-	PingTimeout      time.Duration // for the answer to that ping; then the connection is closed
-	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0: no bound
-	MaxConnectionAge time.Duration // a client is asked to reconnect after this time, give or take a tenth; 0: never
-	MaxAgeGrace      time.Duration // how long requests on the old connection may still run after that; 0: without end
+	WriteTimeout     time.Duration // time after which a client that does not read is disconnected; 0 means never
+	PingAfter        time.Duration // time after which a silent client is pinged; 0 means never
+	PingTimeout      time.Duration // time to answer that ping; then the connection is closed
+	MinPingInterval  time.Duration // a client that pings more often is disconnected; 0 disables the bound
+	MaxConnectionAge time.Duration // age at which a client is asked to reconnect, give or take a tenth; 0 means never
+	MaxAgeGrace      time.Duration // time for requests on the old connection after that; 0 means unlimited
 
 	Log *slog.Logger // default slog.Default()
 }
@@ -92,27 +92,27 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// ErrServerClosed is what Serve returns after Shutdown or Close.
+// ErrServerClosed is the result of Serve after Shutdown or Close.
 var ErrServerClosed = errors.New("transport: the server is closed")
 
 // Server answers requests over HTTP/2.
 type Server struct {
 	opts       Options
 	vocabulary *vocabulary
-	flushers   []chan *conn  // connections with answers that were not given while a batch was handled
+	flushers   []chan *conn  // connections with answers from outside of Handle
 	calls      sync.Pool     // *Call
-	large      chan struct{} // has room for the connections that decode large messages at a time
-	numbers    atomic.Int64  // of connections
-	began      time.Time     // times of connections count from it: a change of the wall clock does not move them
+	large      chan struct{} // semaphore for connections that decode large messages
+	numbers    atomic.Int64  // number of the last connection
+	began      time.Time     // base of connection times, independent of changes of the wall clock
 
-	done chan struct{} // closed by Close, when no connection is left
+	done chan struct{} // closed by Close
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]*lifetime
 	draining  bool
 	closed    bool
-	empty     chan struct{} // closed when draining and no connection is left
+	empty     chan struct{} // closed when draining and no connection remains
 }
 
 // New returns a server without a listener. It must be closed.
@@ -178,7 +178,7 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // Shutdown closes the listeners and asks all clients to leave. It returns when every request is answered, every
-// connection is closed, and no goroutine that reads a connection calls the handler any more, or when ctx ends.
+// connection is closed, and no reading goroutine calls the handler any more, or when ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.draining
@@ -220,7 +220,7 @@ func (s *Server) Close() {
 	}
 }
 
-// open returns the open connections. The caller holds the lock.
+// open returns the open connections. The lock must be held.
 func (s *Server) open() []*lifetime {
 	return slices.AppendSeq(make([]*lifetime, 0, len(s.conns)), maps.Values(s.conns))
 }
@@ -231,7 +231,7 @@ func (s *Server) stopping() bool {
 	return s.draining || s.closed
 }
 
-// add adds a connection, unless the server is being stopped.
+// add adds a connection, unless the server is stopping.
 func (s *Server) add(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,9 +254,9 @@ func (s *Server) remove(c *conn) {
 	}
 }
 
-// checkConnections checks idle and old connections until the server is closed, once a second. If connections may only
-// reach an age of seconds, it checks them 40 times in that age: otherwise those that began together would all end at
-// the same check.
+// checkConnections checks idle and old connections once a second until the server is closed. If connections may only
+// reach an age of seconds, it checks them 40 times in that age: otherwise connections that started together would all
+// end at the same check.
 func (s *Server) checkConnections() {
 	every := time.Second
 	if age := s.opts.MaxConnectionAge; age > 0 {
@@ -279,21 +279,21 @@ func (s *Server) checkConnections() {
 	}
 }
 
-// flush writes what is in the output of the connections that it gets. Writing never blocks.
+// flush writes the output of the connections that it receives. Writing never blocks.
 func (s *Server) flush(conns <-chan *conn) {
 	for {
 		select {
 		case <-s.done:
 			return
 		case c := <-conns:
-			runtime.Gosched() // answers that are about to be given go into the same write
+			runtime.Gosched() // answers that are about to follow go into the same write
 			c.queued.Store(false)
 			c.flush()
 		}
 	}
 }
 
-// goAwayFor returns what the client learns about the end of its connection.
+// goAwayFor returns the reason that the client sees for the end of its connection.
 func goAwayFor(err error) (code http2.ErrCode, debug []byte) {
 	if _, ok := errors.AsType[tooManyPings](err); ok {
 		return http2.ErrCodeEnhanceYourCalm, []byte(err.Error())

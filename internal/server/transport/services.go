@@ -20,7 +20,7 @@ import (
 // Services is a registry of gRPC services. It answers the calls of services that have generated code. Other services
 // are only described here, for reflection. The zero value is an empty registry.
 type Services struct {
-	// Unary is called around each unary call; nil: nothing is.
+	// Unary is called around each unary call; it may be nil.
 	Unary grpc.UnaryServerInterceptor
 
 	infos   map[string]grpc.ServiceInfo
@@ -40,12 +40,12 @@ func (s *Services) RegisterService(desc *grpc.ServiceDesc, service any) {
 	s.register(desc, service, nil)
 }
 
-// Admitting returns a registrar for services whose streams ask admit first: see StreamMethod.Admit.
+// Admitting returns a registrar for services whose streams call admit first: see StreamMethod.Admit.
 func (s *Services) Admitting(admit func(*intake.Conn) (end func(), rejection string)) *Admitting {
 	return &Admitting{s, admit}
 }
 
-// Admitting are Services with a bound of their own.
+// Admitting is Services with a separate bound.
 type Admitting struct {
 	*Services
 
@@ -73,7 +73,7 @@ func (s *Services) Describe(desc *grpc.ServiceDesc) {
 	s.infos[desc.ServiceName] = info
 }
 
-// Add adds a method that works on the bytes of messages.
+// Add adds a method that handles the bytes of messages.
 func (s *Services) Add(path string, m *StreamMethod) { s.methods[path] = m }
 
 func (s *Services) register(desc *grpc.ServiceDesc, service any, admit func(*intake.Conn) (func(), string)) {
@@ -95,10 +95,10 @@ func (s *Services) register(desc *grpc.ServiceDesc, service any, admit func(*int
 	}
 }
 
-// generated is a stream as generated code wants it.
+// generated adapts a stream for generated code.
 type generated struct {
 	wire  *Stream
-	unary bool // the client sends one message
+	unary bool // the client sends a single message
 }
 
 var _ grpc.ServerStream = (*generated)(nil)
@@ -146,7 +146,7 @@ func (g *generated) SendMsg(m any) error {
 	return g.wire.Send(message)
 }
 
-// The services here have no metadata of their own.
+// The services here send no metadata.
 
 // SetHeader implements grpc.ServerStream.
 func (g *generated) SetHeader(metadata.MD) error { return errNoMetadata }

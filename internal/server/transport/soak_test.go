@@ -32,7 +32,7 @@ func visit(addr string, settings ...http2.Setting) (*guest, error) {
 	return g, nil
 }
 
-// begin begins a call of a method, without its message.
+// begin starts a call of a method, without its message.
 func (g *guest) begin(path string) {
 	_ = g.Begin(http2test.Unindexed(callFields(":path", path)...))
 }
@@ -56,7 +56,7 @@ func (g *guest) call(path string, p []byte) {
 	}
 }
 
-// habits are what clients do that leave soon.
+// habits are the actions of clients that leave soon.
 var habits = map[string]func(g *guest){
 	"calls": func(g *guest) {
 		for range rand.IntN(50) {
@@ -100,7 +100,7 @@ var habits = map[string]func(g *guest){
 	},
 }
 
-// longHabits are what clients do that stay until the server has enough.
+// longHabits are the actions of clients that stay until the server disconnects them.
 var longHabits = map[string]func(g *guest){
 	"opens no window": func(g *guest) {
 		_ = g.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -121,7 +121,7 @@ var longHabits = map[string]func(g *guest){
 	},
 }
 
-// resources is what a process has in use.
+// resources are the resources that a process uses.
 type resources struct {
 	goroutines, files int
 	heap              uint64
@@ -130,15 +130,15 @@ type resources struct {
 func inUse(t *testing.T) resources {
 	t.Helper()
 	runtime.GC()
-	runtime.GC() // pools keep what they have over one collection
+	runtime.GC() // pools survive one collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	files, _ := os.ReadDir("/proc/self/fd") // none where there is no such directory
+	files, _ := os.ReadDir("/proc/self/fd") // empty where there is no such directory
 	return resources{runtime.NumGoroutine(), len(files), m.HeapAlloc}
 }
 
-// Connections come, go, reset, stall and drain. In the end goroutines, files and memory are what they were: after
-// seconds here, after ten minutes in make soak.
+// Connections open, close, reset, stall and drain. In the end goroutines, files and memory are back at the start
+// values: after seconds here, after ten minutes in make soak.
 func TestSoakConnections(t *testing.T) {
 	lasts := time.Second
 	if os.Getenv("RATELIMITD_SOAK") != "" {
@@ -198,7 +198,7 @@ func TestSoakConnections(t *testing.T) {
 		}
 		running.Go(func() {
 			for time.Now().Before(end) {
-				for _, do := range mine { // in random order
+				for _, do := range mine { // the order is random
 					one(do)
 					mu.Lock()
 					visits++

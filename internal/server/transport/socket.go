@@ -8,24 +8,24 @@ import (
 	"syscall"
 )
 
-// socket is a connection whose Write never blocks. What the kernel does not take at once is kept, and a goroutine
-// writes it. TLS writes to a socket as well, so an encrypted connection does not block either.
+// socket is a connection whose Write never blocks. A separate goroutine writes the data that the kernel does not accept
+// immediately. TLS writes to a socket as well, so an encrypted connection does not block either.
 type socket struct {
 	net.Conn
 
-	kernel net.Conn        // below all wrappers
-	raw    syscall.RawConn // nil: every write is left to the goroutine
+	kernel net.Conn        // the connection below all wrappers
+	raw    syscall.RawConn // nil leaves every write to the goroutine
 
-	unsent atomic.Int64  // bytes that the kernel has not taken
-	moved  func(n int64) // called when they take more memory, or less; may be nil
+	unsent atomic.Int64  // bytes that the kernel has not accepted
+	moved  func(n int64) // called with each change of their memory; may be nil
 
 	mu       sync.Mutex
-	rest     []byte // what the kernel has not taken
-	draining bool   // a goroutine writes the rest
+	rest     []byte // data that the kernel has not accepted
+	draining bool   // a goroutine is writing the rest
 	failed   error
-	sent     sync.Cond // with mu: a write of the goroutine ended
+	sent     sync.Cond // signals the end of a write of the goroutine; uses mu
 
-	// The arguments and results of one attempt, so that it needs no closure.
+	// Arguments and results of an attempt, so that it needs no closure.
 	p   []byte
 	n   int
 	err error
@@ -47,7 +47,7 @@ func newSocket(c net.Conn, kernel net.Conn) *socket {
 	return s
 }
 
-// Write implements net.Conn. It takes all of p.
+// Write implements net.Conn. It always accepts all of p.
 func (s *socket) Write(p []byte) (int, error) {
 	more, err := s.write(p)
 	s.move(more)
@@ -57,14 +57,14 @@ func (s *socket) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// move tells how many more bytes of memory are held.
+// move reports a change of memory, in bytes.
 func (s *socket) move(n int) {
 	if n != 0 && s.moved != nil {
 		s.moved(int64(n))
 	}
 }
 
-// write returns how many more bytes of memory what the kernel has not taken needs.
+// write returns the additional memory, in bytes, for data that the kernel has not accepted.
 func (s *socket) write(p []byte) (more int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *socket) write(p []byte) (more int, err error) {
 	return cap(s.rest) - before, nil
 }
 
-// attempt writes what the kernel takes at once. The caller holds the lock.
+// attempt writes the data that the kernel accepts immediately. The lock must be held.
 func (s *socket) attempt(p []byte) int {
 	if s.raw == nil {
 		return 0
@@ -116,7 +116,7 @@ func (s *socket) attempt(p []byte) int {
 	}
 }
 
-// drain writes the rest, and what is added to it meanwhile.
+// drain writes the rest, including data added since.
 func (s *socket) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,7 @@ func (s *socket) drain() {
 		s.sent.Broadcast()
 	}
 	s.draining = false
-	left := cap(s.rest) // if it has failed
+	left := cap(s.rest) // set if writing has failed
 	s.rest = nil
 	s.mu.Unlock()
 	s.move(-left)
@@ -156,7 +156,7 @@ func (s *socket) await(n int64) {
 // flushed waits until everything is sent, or the connection has failed.
 func (s *socket) flushed() { s.await(0) }
 
-// closeWrite tells the client that nothing more comes.
+// closeWrite tells the client that no more data follows.
 func (s *socket) closeWrite() {
 	if half, ok := s.kernel.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()

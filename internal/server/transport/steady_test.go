@@ -14,8 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// steady is a client that costs nothing: what it sends is encoded beforehand, as Envoy does it, and what it gets is
-// only counted.
+// steady is a client without cost: its requests are encoded beforehand, as Envoy does it, and answers are only counted.
 type steady struct {
 	conn    net.Conn
 	blocks  [][]byte
@@ -43,7 +42,7 @@ func newSteady(tb testing.TB, addr string, tracing envoytest.Tracing) *steady {
 
 var steadyMessage [50]byte
 
-// calls makes n calls at once.
+// calls sends n calls together, and reads their answers.
 func (s *steady) calls(n int) error {
 	s.out = s.out[:0]
 	const size = len(steadyMessage)

@@ -4,30 +4,30 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// stream is one request.
+// stream is a request.
 type stream struct {
 	conn *conn
 	id   uint32
 
-	// The goroutine that reads the connection owns these fields.
-	declared int64 // content-length; -1: none
-	body     int64 // bytes of DATA that arrived
+	// Owned by the goroutine that reads the connection.
+	declared int64 // content-length; -1 without one
+	body     int64 // received bytes of DATA
 
-	// Under the connection's mutex.
+	// Guarded by the connection's mutex.
 	ended    bool  // the client has sent its last frame
-	received int64 // bytes that the client has sent and has no credit for yet
+	received int64 // received bytes without credit
 	window   int64 // bytes that may be sent
 	waiting  bool  // a part of the answer waits for the window
 	gone     bool  // the stream is closed
-	held     int64 // bytes of its message and its header fields that are held
+	held     int64 // memory of its message and its header fields, in bytes
 
-	// One of these is what the request is.
-	call     *Call        // of one of the handler's methods
-	long     *Stream      // of a StreamMethod
-	declined *declination // no call
+	// The request: exactly one of these is set.
+	call     *Call        // call of a method of Handler
+	long     *Stream      // call of a StreamMethod
+	declined *declination // not a gRPC call
 }
 
-// recentlyClosed has the last streams that were closed in some way.
+// recentlyClosed holds the ids of the last streams that were closed in some way.
 type recentlyClosed struct {
 	ids  [64]uint32
 	next int
@@ -47,14 +47,13 @@ func (r *recentlyClosed) has(id uint32) bool {
 	return false
 }
 
-// hold counts bytes that are held for a stream, or with a negative number that are not held any more. The caller holds
-// the lock.
+// hold adds to the memory counted for a stream; a negative number subtracts. The lock must be held.
 func (c *conn) hold(st *stream, n int64) {
 	st.held += n
 	c.count(n)
 }
 
-// reset ends a stream with an error code. The caller is the goroutine that reads.
+// reset ends a stream with an error code. Only the reading goroutine calls it.
 func (c *conn) reset(id uint32, code http2.ErrCode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +66,8 @@ func (c *conn) reset(id uint32, code http2.ErrCode) {
 	c.out = appendReset(c.out, id, code)
 }
 
-// closed remembers how a stream was closed. Frames that the client has sent before it knows are ignored; frames after
-// it has ended the stream are an error. The caller holds the lock.
+// closed records how a stream was closed. Frames that the client has sent before it knows are ignored; frames after its
+// own end of the stream are an error. The lock must be held.
 func (c *conn) closed(id uint32, ended bool) {
 	if ended {
 		c.finished.add(id)
@@ -77,7 +76,7 @@ func (c *conn) closed(id uint32, ended bool) {
 	}
 }
 
-// remove forgets a stream. The caller holds the lock.
+// remove forgets a stream. The lock must be held.
 func (c *conn) remove(st *stream) {
 	if st.gone {
 		return
@@ -90,7 +89,7 @@ func (c *conn) remove(st *stream) {
 	}
 }
 
-// abort ends the work for a stream that the client will get no answer for. The caller holds the lock.
+// abort ends the work for a stream without an answer. The lock must be held.
 func (c *conn) abort(st *stream) {
 	c.remove(st)
 	switch {
@@ -106,7 +105,7 @@ func (c *conn) abort(st *stream) {
 	}
 	st.call.abandoned()
 	if st.ended {
-		return // the handler has the call, and answers it
+		return // the handler still has the call, and will answer it
 	}
 	c.open--
 	c.hold(st, -st.held)

@@ -18,29 +18,29 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// StreamMethod is a method that Handler does not answer. Each call of it has a goroutine of its own, and any number of
-// messages in both directions.
+// StreamMethod is a method outside of Handler. Each call of it has a separate goroutine, and any number of messages in
+// both directions.
 type StreamMethod struct {
-	// Serve answers a call. Its error is the status of the call; nil is OK. Nothing of the stream may be used after it has
+	// Serve answers a call. Its error is the status of the call; nil is OK. The stream must not be used after it has
 	// returned.
 	Serve func(*Stream) error
 
-	// MaxMessageBytes bounds a message of the client, also decompressed; 0: Options.MaxMessageBytes.
+	// MaxMessageBytes bounds a message of the client, also decompressed. The default is Options.MaxMessageBytes.
 	MaxMessageBytes int
 
-	// Admit admits a call that may stay open for days, before anything is kept of it. It returns the function to call when
-	// the call has ended, or why the call is rejected. Such a call does not count as a call in flight. If Admit is nil,
-	// the call does.
+	// Admit is for calls that may stay open for days. It is called before any memory is used for a call, and returns the
+	// function to call at its end, or the reason of a rejection. Such a call does not count as a call in flight. With a
+	// nil Admit, the call counts.
 	Admit func(*intake.Conn) (end func(), rejection string)
 }
 
-// streamSize is how many bytes a stream takes besides its messages: two stacks, and what is kept to send and to
+// streamSize is the memory of a stream without its messages, in bytes: two stacks, and the state to send and to
 // receive.
 const streamSize = 16 << 10
 
 const noRoom = "too much is kept for clients"
 
-// Messages of at least minCompressed bytes are compressed for a client that compresses its own.
+// Messages of at least minCompressed bytes are compressed if the client compresses its messages.
 const minCompressed = 1 << 10
 
 var (
@@ -48,44 +48,45 @@ var (
 	errUnexpected = status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 )
 
-// Stream is a call of a StreamMethod. One goroutine at a time may receive, and one may send. Interrupt may be called at
-// any time.
+// Stream is a call of a StreamMethod. One goroutine at a time may receive, and another one may send. Interrupt may be
+// called at any time.
 type Stream struct {
 	stream   stream
 	method   *StreamMethod
 	path     string
-	encoding string // of the client's messages
+	encoding string // encoding of the client's messages
 	ctx      context.Context
 	cancel   context.CancelFunc
-	admitted func()          // ends what Admit has begun; nil: the call counts as in flight
-	inFlight intake.InFlight // under the connection's mutex
+	admitted func()          // end function from Admit; nil if the call counts as in flight
+	inFlight intake.InFlight // guarded by the connection's mutex
 
 	buf []byte // memory of short messages; owned by the goroutine that receives
 
-	// Under the connection's mutex.
-	arrived    sync.Cond // with that mutex: what is awaited has arrived, or the stream is over
-	room       sync.Cond // with that mutex: the windows have room, or the stream is over
-	failed     error     // why nothing is received or sent any more
-	chunks     []chunk   // what has arrived and was not received
-	pending    int       // bytes in them
+	// Guarded by the connection's mutex.
+	// signals that the awaited bytes have arrived, or that the stream is over; uses the connection's mutex
+	arrived    sync.Cond
+	room       sync.Cond // signals that the windows have room, or that the stream is over; uses the connection's mutex
+	failed     error     // error of Recv and Send from now on
+	chunks     []chunk   // arrived data that was not received yet
+	pending    int       // bytes in chunks
 	wanted     int       // bytes that Recv waits for
-	credited   int       // how many of them the client has credit for
-	uncredited int64     // bytes that were received, and that the client has no credit for yet
-	kept       int64     // bytes of memory of the message that was received last
+	credited   int       // the part of wanted for which the client has credit
+	uncredited int64     // received bytes without credit
+	kept       int64     // memory of the last received message, in bytes
 	began      bool      // the header was sent
-	broken     bool      // a message was sent in part
+	broken     bool      // a message was sent partly
 }
 
-// chunk is a part of what has arrived. Each is as large as those before it together, up to maxChunk, so that their
-// memory is little more than their contents. A buffer that grows would leave copies behind.
+// chunk is a part of the arrived data. Each is as large as those before it together, up to maxChunk, so that the chunks
+// are little larger than their contents. A growing buffer would leave garbage behind.
 type chunk struct {
 	data []byte
-	read int // bytes of data that were received
+	read int // received bytes of data
 }
 
 const minChunk, maxChunk = 256, 16 << 10
 
-// beginStream begins a call of a StreamMethod.
+// beginStream starts a call of a StreamMethod.
 func (c *reader) beginStream(id uint32, h *head, ended bool) error {
 	m, calls := h.known.stream, c.server.opts.Calls
 	if c.limits != nil && !c.limits.HasRoom(streamSize) {
@@ -124,7 +125,7 @@ func (c *reader) beginStream(id uint32, h *head, ended bool) error {
 	return nil
 }
 
-// run lets the method answer.
+// run runs the method.
 func (s *Stream) run(timed bool) {
 	if timed {
 		stop := context.AfterFunc(s.ctx, func() {
@@ -135,7 +136,7 @@ func (s *Stream) run(timed bool) {
 	s.end(s.serve())
 }
 
-// serve returns the error of the method. A panic is one.
+// serve returns the error of the method. A panic becomes an error.
 func (s *Stream) serve() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -143,12 +144,12 @@ func (s *Stream) serve() (err error) {
 		}
 	}()
 	if err := s.ctx.Err(); err != nil {
-		return err // while it waited to run
+		return err // ended while it waited to run
 	}
 	return s.method.Serve(s)
 }
 
-// end sends the status, and frees what the stream has kept.
+// end sends the status, and frees the stream's memory.
 func (s *Stream) end(err error) {
 	st, _ := status.FromError(err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -171,7 +172,7 @@ func (s *Stream) end(err error) {
 	}
 	s.fail(errReset)
 	s.drop()
-	// Before the lock is released: a client that has its answer may start the next call at once.
+	// Before the lock is released: a client with its answer may start the next call immediately.
 	c.open--
 	c.hold(&s.stream, -s.stream.held)
 	if s.admitted == nil {
@@ -185,23 +186,23 @@ func (s *Stream) end(err error) {
 // Context ends when the client gives up, when its deadline passes, or when the connection is closed.
 func (s *Stream) Context() context.Context { return s.ctx }
 
-// Conn returns the connection, or nil if it came over a listener without bounds.
+// Conn returns the connection, or nil if its listener has no bounds.
 func (s *Stream) Conn() *intake.Conn { return s.stream.conn.limits }
 
 // RemoteAddr returns the address of the client.
 func (s *Stream) RemoteAddr() net.Addr { return s.stream.conn.sock.RemoteAddr() }
 
-// TLS returns the state of an encrypted connection, else nil.
+// TLS returns the state of an encrypted connection, otherwise nil.
 func (s *Stream) TLS() *tls.ConnectionState { return s.stream.conn.tls }
 
-// Interrupt makes Recv and Send fail with an error from now on, even if they are waiting.
+// Interrupt lets Recv and Send fail with an error from now on, even if they are waiting.
 func (s *Stream) Interrupt(err error) {
 	s.stream.conn.mu.Lock()
 	defer s.stream.conn.mu.Unlock()
 	s.fail(err)
 }
 
-// fail makes Recv and Send fail. The caller holds the lock.
+// fail lets Recv and Send fail. The lock must be held.
 func (s *Stream) fail(err error) {
 	if s.failed == nil {
 		s.failed = err
@@ -211,7 +212,7 @@ func (s *Stream) fail(err error) {
 }
 
 // Recv returns the next message of the client. Its memory is valid until the next call of Recv. The error is io.EOF
-// after the last message. Any other error is a status.
+// after the last message; any other error is a status.
 func (s *Stream) Recv() ([]byte, error) {
 	c := s.stream.conn
 	c.mu.Lock()
@@ -249,8 +250,8 @@ func (s *Stream) bound() int {
 	return s.stream.conn.server.opts.MaxMessageBytes
 }
 
-// receive returns a message of this size. Streams and connections take turns with large ones, because for a moment they
-// take twice their memory.
+// receive returns a message of this size. Streams and connections take turns with large ones, because these briefly
+// need twice their memory.
 func (s *Stream) receive(size int, large bool) ([]byte, error) {
 	c := s.stream.conn
 	c.mu.Lock()
@@ -269,7 +270,7 @@ func (s *Stream) receive(size int, large bool) ([]byte, error) {
 		c.mu.Unlock()
 		c.server.large <- struct{}{}
 		defer func() { <-c.server.large }()
-		if c.mu.Lock(); s.failed != nil { // meanwhile: what has arrived is freed
+		if c.mu.Lock(); s.failed != nil { // the arrived data was freed while waiting
 			return nil, s.failed
 		}
 	}
@@ -285,7 +286,7 @@ func (s *Stream) receive(size int, large bool) ([]byte, error) {
 	return message, nil
 }
 
-// keep counts the memory of the message that was received last. The caller holds the lock.
+// keep counts the memory of the last received message. The lock must be held.
 func (s *Stream) keep(size int) {
 	s.stream.conn.hold(&s.stream, int64(size)-s.kept)
 	s.kept = int64(size)
@@ -306,8 +307,8 @@ func (s *Stream) unzip(packed []byte) ([]byte, error) {
 	return message, nil
 }
 
-// await waits until size bytes have arrived. The error is io.EOF if the client has ended its side and no byte is left.
-// The caller holds the lock.
+// await waits until size bytes have arrived. The error is io.EOF if the client has ended its side and no byte remains.
+// The lock must be held.
 func (s *Stream) await(size int) error {
 	c := s.stream.conn
 	s.wanted, s.credited = size, 0
@@ -331,7 +332,7 @@ func (s *Stream) await(size int) error {
 	return errUnexpected
 }
 
-// take copies the next bytes, and frees their chunks. There are enough. The caller holds the lock.
+// take copies the next bytes, which must have arrived, and frees their chunks. The lock must be held.
 func (s *Stream) take(into []byte) {
 	freed := 0
 	s.pending -= len(into)
@@ -353,8 +354,8 @@ func (s *Stream) take(into []byte) {
 	s.stream.conn.hold(&s.stream, -int64(freed))
 }
 
-// credit lets the client send again what was received, and what has arrived of the message that is awaited, if that is
-// enough for a frame. The caller holds the lock.
+// credit returns credit to the client for received bytes, and for arrived bytes of the awaited message, if there are
+// enough of them for a frame. The lock must be held.
 func (s *Stream) credit() bool {
 	arrived := min(s.pending, s.wanted)
 	n := s.uncredited + int64(arrived-s.credited)
@@ -367,7 +368,7 @@ func (s *Stream) credit() bool {
 	return true
 }
 
-// arrive adds what has arrived. The caller holds the lock.
+// arrive adds arrived data. The lock must be held.
 func (s *Stream) arrive(p []byte) {
 	if s.failed != nil {
 		return // Recv fails from now on
@@ -395,7 +396,7 @@ func (s *Stream) arrive(p []byte) {
 	}
 }
 
-// drop frees what has arrived and is not received any more. The caller holds the lock.
+// drop frees arrived data that will not be received. The lock must be held.
 func (s *Stream) drop() {
 	freed := 0
 	for _, part := range s.chunks {
@@ -416,7 +417,7 @@ func (s *Stream) Send(message []byte) error {
 		framed = append(framed, message...)
 	}
 	binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-prefixSize))
-	c.countMore(int64(cap(framed))) // it may wait for long
+	c.countMore(int64(cap(framed))) // it may wait for a long time
 	defer c.countMore(-int64(cap(framed)))
 	for rest := framed; len(rest) > 0; {
 		c.sock.await(maxUnsent)
@@ -465,7 +466,7 @@ func (s *Stream) header() []byte {
 	return answerBlock
 }
 
-// block waits until the windows have room, or the stream is over. The caller holds the connection's lock.
+// block waits until the windows have room, or the stream is over. The connection's lock must be held.
 func (s *Stream) block() {
 	c := s.stream.conn
 	if c.blockedStreams++; c.stuckSince.IsZero() {

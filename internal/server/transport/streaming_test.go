@@ -89,8 +89,8 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 }
 
-// A call with binary metadata, as tracing libraries send it, is a call of the method like any other. A value that is
-// not base64 is left to Other, which answers what is wrong.
+// A call with binary metadata, as tracing libraries send it, is a normal call of the method. If a value is not base64,
+// the answer is an error.
 func TestBinaryMetadata(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)
@@ -102,7 +102,7 @@ func TestBinaryMetadata(t *testing.T) {
 	}
 }
 
-// A stream that its method admits does not count as a call in flight. What admitted it learns when it has ended,
+// A stream that its method admits does not count as a call in flight. The function from Admit is called at its end,
 // however it ends.
 func TestAdmittedStreams(t *testing.T) {
 	const most = 12
@@ -139,7 +139,7 @@ func TestAdmittedStreams(t *testing.T) {
 	}
 }
 
-// A request that is no call is answered when all of it has arrived, and holds next to nothing until then.
+// A request that is not a call is answered when all of it has arrived, and uses almost no memory until then.
 func TestRequestsThatAreNoCalls(t *testing.T) {
 	b := startBounded(t, echo{}, 64<<20, 64<<20, nil)
 	c := rawDial(t, b.addr)
@@ -175,8 +175,7 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 	}
 }
 
-// What a stream has received, and what it has not, counts by the memory that it takes, and no longer when the client
-// gives up.
+// Received and unreceived data of a stream count by their memory, until the client gives up.
 func TestStreamsCountWhatTheyKeep(t *testing.T) {
 	const part = 100_000
 	b := startBounded(t, echo{}, 64<<20, 64<<20, streams(func(s *Stream) error {

@@ -3,31 +3,30 @@ package transport
 import "slices"
 
 const (
-	entryOverhead = 32 // bytes that an entry counts besides its name and its value
+	entryOverhead = 32 // bytes that count for an entry in addition to its name and value
 
-	// leastEvicted is how many bytes of evicted entries a table keeps before it moves the others over them. Envoy's trace
-	// contexts need a twentieth of it for each call.
+	// leastEvicted is the size of evicted entries, in bytes, from which a table overwrites them. Envoy's trace contexts
+	// evict a twentieth of it with each call.
 	leastEvicted = 2 << 10
 
-	// mostText is how many bytes of memory a table keeps for its text.
+	// mostText is the largest capacity of a table's text, in bytes.
 	mostText = 3 * hpackTable
 )
 
-// table is the dynamic table of HPACK: the fields that the blocks of a connection have defined (RFC 7541, section
-// 2.3.2).
+// table is the dynamic table of HPACK: the fields defined by the blocks of a connection (RFC 7541, section 2.3.2).
 //
-// A client that traces replaces entries with each call, so entries have no memory of their own: names and values stand
-// one after the other in text, and the text of evicted entries is overwritten. This happens between blocks only: within
-// a block, text only grows, so that a field that was looked up stays valid.
+// A client that traces replaces entries with each call, so entries have no separate memory: names and values follow
+// each other in text, and the text of evicted entries is overwritten. This only happens between blocks. Within a block,
+// text only grows, so that a field that was looked up stays valid.
 type table struct {
 	text    []byte
 	entries []field // oldest first
 	first   int     // entries before it are evicted
 	size    int     // bytes, with overhead
-	most    int     // of size
+	most    int     // largest size
 }
 
-// entry returns an entry, or nil. 1 is the newest one.
+// entry returns an entry, or nil. Index 1 is the newest one.
 func (t *table) entry(index uint64) *field {
 	if index > uint64(len(t.entries)-t.first) {
 		return nil
@@ -35,7 +34,7 @@ func (t *table) entry(index uint64) *field {
 	return &t.entries[len(t.entries)-int(index)]
 }
 
-// add adds an entry. An entry that is larger than the table empties it.
+// add adds an entry. An entry larger than the table empties it.
 func (t *table) add(text []byte, f *field) {
 	t.shrink(t.most - f.size())
 	if f.size() > t.most {
@@ -51,7 +50,7 @@ func (t *table) add(text []byte, f *field) {
 	t.size += f.size()
 }
 
-// resize sets how many bytes the table may have.
+// resize sets the largest size of the table.
 func (t *table) resize(most int) {
 	t.most = most
 	t.shrink(most)
@@ -66,7 +65,7 @@ func (t *table) shrink(most int) {
 	}
 }
 
-// compact overwrites the text of evicted entries, if there is enough of it.
+// compact overwrites the text of evicted entries, if it is long enough.
 func (t *table) compact() {
 	live := t.text[len(t.text):]
 	if t.first < len(t.entries) {

@@ -14,21 +14,21 @@ import (
 
 const (
 	frameHeader    = 9
-	prefixSize     = 5          // of a gRPC message: whether it is compressed, and its length
-	maxKeptOutput  = 8 << 10    // a larger buffer of a connection is not kept: about eighty answers
-	maxKeptMessage = 4 << 10    // a larger buffer of a call is not kept
+	prefixSize     = 5          // size of the prefix of a gRPC message: a compression flag and the length
+	maxKeptOutput  = 8 << 10    // largest reused buffer of a connection: about eighty answers
+	maxKeptMessage = 4 << 10    // largest reused buffer of a call
 	tableIsEmpty   = byte(0x20) // a dynamic table size update to 0
 )
 
-// Header blocks are constant, and refer to no dynamic table: they are right on any connection.
+// Header blocks are constant, and do not refer to a dynamic table, so they are valid on any connection.
 var (
 	answerBlock = encode(hpack.HeaderField{Name: ":status", Value: "200"},
 		hpack.HeaderField{Name: "content-type", Value: "application/grpc"})
 	trailerBlock = encode(hpack.HeaderField{Name: "grpc-status", Value: "0"})
 )
 
-// encode returns a constant header block, without references to a dynamic table. It makes an encoder of 4 KiB each
-// time: what goes into a single answer is appended by appendField.
+// encode returns a constant header block, without references to a dynamic table. It creates an encoder of 4 KiB each
+// time. For parts of a single answer, use appendField.
 func encode(fields ...hpack.HeaderField) []byte {
 	var b blockBuffer
 	e := hpack.NewEncoder(&b)
@@ -39,8 +39,8 @@ func encode(fields ...hpack.HeaderField) []byte {
 	return b[1:] // without the update of the table's size
 }
 
-// appendField appends a header field in the form that needs neither a table nor Huffman's code: a flood of calls that
-// are rejected costs most in its answers. The name is in lower case.
+// appendField appends a header field in the form without table or Huffman code, because the answers are the largest
+// cost of a flood of rejected calls. The name must be in lower case.
 func appendField(block []byte, name, value string) []byte {
 	const long = 1<<7 - 1 // the first length that continues in further bytes
 	block = append(block, 0)
@@ -109,8 +109,8 @@ func appendReset(b []byte, id uint32, code http2.ErrCode) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(code))
 }
 
-// appendBlock appends a header block as a HEADERS frame, and as CONTINUATION frames where it is long. The caller holds
-// the connection's lock, because the order of header blocks matters.
+// appendBlock appends a header block as a HEADERS frame, and as CONTINUATION frames if it is long. The connection's
+// lock must be held, because the order of header blocks matters.
 func (c *conn) appendBlock(id uint32, last bool, block []byte) {
 	flags := http2.Flags(0)
 	if last {
@@ -142,8 +142,8 @@ func (c *conn) appendBlock(id uint32, last bool, block []byte) {
 	}
 }
 
-// appendStatus appends the header block that ends an answer: the only one, or with began the trailers. The caller holds
-// the lock.
+// appendStatus appends the header block that ends an answer: the only one, or, if began, the trailers. The lock must be
+// held.
 func (c *conn) appendStatus(id uint32, began bool, code codes.Code, message, acceptEncoding string) {
 	var room [256]byte
 	block := room[:0]
@@ -160,7 +160,7 @@ func (c *conn) appendStatus(id uint32, began bool, code codes.Code, message, acc
 	c.appendBlock(id, true, block)
 }
 
-// percentEncode encodes a message as the gRPC protocol asks: everything but printable ASCII, and the percent sign.
+// percentEncode encodes a message for the gRPC protocol: everything but printable ASCII, and the percent sign.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	clean := true
@@ -181,14 +181,14 @@ func percentEncode(s string) string {
 	return string(b)
 }
 
-// blockedAnswer is a part of an answer that the client's windows have no room for yet.
+// blockedAnswer is a part of an answer that waits for the client's windows.
 type blockedAnswer struct {
 	stream *stream
 	data   []byte
-	size   int64 // of the memory that data is a part of
+	size   int64 // memory of data with its capacity, in bytes
 }
 
-// answer appends a message and the trailers of an answer. The caller holds the lock.
+// answer appends a message and the trailers of an answer. The lock must be held.
 func (c *conn) answer(st *stream, m Message) {
 	start := len(c.out)
 	c.out = appendFrame(c.out, http2.FrameData, 0, st.id, 0)
@@ -210,7 +210,7 @@ func (c *conn) answer(st *stream, m Message) {
 	c.send(st, data)
 }
 
-// appendEnd appends what ends an answer after its DATA. The caller holds the lock.
+// appendEnd appends the end of an answer after its DATA. The lock must be held.
 func (c *conn) appendEnd(st *stream) {
 	if st.declined != nil {
 		c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, st.id, 0)
@@ -219,7 +219,7 @@ func (c *conn) appendEnd(st *stream) {
 	c.appendBlock(st.id, true, trailerBlock)
 }
 
-// send appends DATA and the trailers of an answer. What the windows have no room for waits. The caller holds the lock.
+// send appends DATA and the trailers of an answer. The part without room in the windows waits. The lock must be held.
 func (c *conn) send(st *stream, data []byte) {
 	size := int64(cap(data))
 	if data = c.appendData(st, data); len(data) == 0 {
@@ -248,7 +248,7 @@ func (c *conn) send(st *stream, data []byte) {
 	}
 }
 
-// appendData appends as much DATA as the windows have room for, and returns the rest. The caller holds the lock.
+// appendData appends as much DATA as the windows have room for, and returns the rest. The lock must be held.
 func (c *conn) appendData(st *stream, data []byte) []byte {
 	for len(data) > 0 {
 		n := int(min(int64(len(data)), c.window, st.window, int64(c.frame)))
@@ -265,8 +265,8 @@ func (c *conn) appendData(st *stream, data []byte) []byte {
 	return nil
 }
 
-// sendBlocked sends what waits, as far as the windows allow. A stream without room does not delay the others. The
-// caller holds the lock.
+// sendBlocked sends waiting answers, as far as the windows allow. A stream without room does not delay the others. The
+// lock must be held.
 func (c *conn) sendBlocked() {
 	if len(c.blockedAnswers) == 0 {
 		return
@@ -291,14 +291,14 @@ func (c *conn) sendBlocked() {
 	c.blockedAnswers = kept
 }
 
-// unblock counts an answer as one that waits no longer. The caller holds the lock.
+// unblock removes an answer from the waiting ones. The lock must be held.
 func (c *conn) unblock(o blockedAnswer) {
 	o.stream.waiting = false
 	c.blockedBytes -= len(o.data)
 	c.count(-o.size - blockedOverhead)
 }
 
-// drop forgets what a stream waits for. The caller holds the lock.
+// drop drops the waiting answer of a stream. The lock must be held.
 func (c *conn) drop(st *stream) {
 	kept := c.blockedAnswers[:0]
 	for _, o := range c.blockedAnswers {
@@ -312,11 +312,11 @@ func (c *conn) drop(st *stream) {
 	c.blockedAnswers = kept
 }
 
-// answered forgets a stream whose answer is complete. The caller holds the lock.
+// answered forgets a stream whose answer is complete. The lock must be held.
 func (c *conn) answered(st *stream) {
 	c.progress = true
 	if !st.ended {
-		c.out = appendReset(c.out, st.id, http2.ErrCodeNo) // the rest of the request is of no use
+		c.out = appendReset(c.out, st.id, http2.ErrCodeNo) // the rest of the request is not needed
 	}
 	c.remove(st)
 }
