@@ -114,7 +114,7 @@ func (r *ruleReader) setClasses(rule *descriptor.Rule, classes []*descriptor.Cla
 	}
 }
 
-// placeClasses finds the levels of a rule's classes. Descriptors that inherit them have levels of their own.
+// placeClasses finds the levels of a rule's classes. Descriptors that inherit them have different levels.
 func (r *ruleReader) placeClasses(rule *descriptor.Rule, path []*descriptor.NodeSpec) {
 	all := slices.Clone(rule.ByEntry.Classes.Of)
 	for i, c := range all {

@@ -215,8 +215,8 @@ descriptors:
 	}
 }
 
-// Anchors, aliases and merge keys stand for the content they repeat. A map's own keys override merged ones, and earlier
-// merges override later ones.
+// Anchors, aliases and merge keys repeat the content that they refer to. The keys of a map override merged ones, and
+// earlier merges override later ones.
 func TestAnchors(t *testing.T) {
 	tree, errs := Compile(filesOf(`domain: a
 descriptors:

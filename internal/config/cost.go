@@ -14,8 +14,7 @@ const (
 	maxWeightName = 64 // bytes
 )
 
-// otherValues stands in a table for the values that it does not name. No value that counts for itself is written like
-// this.
+// otherValues is the row of a table for the values that it does not name. No named value is written like this.
 const otherValues = "*"
 
 // costReading is the `cost` of a descriptor while it is being read.
@@ -150,7 +149,7 @@ func (r *ruleReader) checkPaths(path []*descriptor.NodeSpec, specs []descriptor.
 			for j := range c.Tables {
 				r.placeTable(&c.Tables[j], here)
 			}
-			s.Rule.SetHitCost(&c) // descriptors that inherit it have levels of their own
+			s.Rule.SetHitCost(&c) // descriptors that inherit it have different levels
 		}
 		if s.Rule != nil && s.Rule.Scales() != nil {
 			scales := slices.Clone(s.Rule.Scales().Of)

@@ -49,7 +49,7 @@ type Result struct {
 	// InUse is the number of files with a version in use. 0 means that no file is good: by default a service should not
 	// start then.
 	InUse int
-	// Unreadable are the errors of files that could not be read at all.
+	// Unreadable are the errors of files that could not be read.
 	Unreadable []*yamlform.Error
 	// Skipped are the files of the directory that are not read as rules, because of their names.
 	Skipped []Skipped
@@ -324,7 +324,7 @@ func (f *Folder) read(m found, quiet bool) readResult {
 	old := f.files[m.name]
 	known := old
 	if old != nil && old.gone {
-		known = nil // it has come back
+		known = nil // it exists again
 	}
 	name := filepath.Join(f.o.Dir, filepath.FromSlash(m.name))
 	bad := func(err error) readResult {

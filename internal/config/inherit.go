@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may stand
+// maxInherited bounds the copies of descriptors and limits that one file asks for. A descriptor that inherits may be
 // below another one, so a short file can ask for very many.
 const maxInherited = 1_000_000
 

@@ -99,7 +99,7 @@ func TestLenientRejects(t *testing.T) {
 	const day = "rate_limit: {unit: day, requests_per_unit: 3}"
 	for _, text := range []string{
 		"  - {key: k, foo: 1, " + day + "}",
-		"  - {key: k, burst: 3, " + day + "}", // envoyproxy/ratelimit does not know our own keys
+		"  - {key: k, burst: 3, " + day + "}", // envoyproxy/ratelimit ignores keys that it does not define
 		"  - {key: k, rate_limit: {unlimited: true, unit: day}}",
 		"  - {key: k, rate_limit: {unit: junk}}",
 		"  - {key: k, " + day + "}\n  - {key: k, " + day + "}",

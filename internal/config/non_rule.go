@@ -14,7 +14,7 @@ import (
 // envoyproxy/ratelimit reads every file, so a file that it enforces must not be skipped only because of its name. A
 // file with such a name is a rule file if it has a domain. The log names every skipped file.
 
-// nonRule is the reason why a file may have no rules, judging by its name only. The zero value stands for a rule file's
+// nonRule is the reason why a file may have no rules, judging by its name only. The zero value is for a rule file's
 // name.
 type nonRule string
 

@@ -317,7 +317,7 @@ type ruleReader struct {
 // probable mistakes. Otherwise it would reject files whose rules envoyproxy/ratelimit enforces. A strict reader rejects
 // probable mistakes.
 
-// referenceKeys are the keys that envoyproxy/ratelimit knows. It ignores them where they have no meaning.
+// referenceKeys are the keys of envoyproxy/ratelimit. It ignores them where they have no meaning.
 var referenceKeys = []string{
 	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "shadow_mode",
 	"quota_mode",

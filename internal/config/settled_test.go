@@ -57,7 +57,7 @@ func TestAFileThatGrowsIsNotRead(t *testing.T) {
 		t.Fatalf("it has stopped growing: growing %t, %d", growing, requests(r.Tree, "a"))
 	}
 
-	// The same holds for a new file. When writing has stopped, the first look reads it.
+	// The same is true for a new file. When writing has stopped, the first look reads it.
 	write(t, filepath.Join(dir, "c.yaml"), half)
 	if r, growing := look(t, f, false); !growing || len(r.Files) != 2 {
 		t.Fatalf("a new file: %v", states(r))

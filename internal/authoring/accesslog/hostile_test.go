@@ -21,7 +21,7 @@ func TestHostileMappings(t *testing.T) {
 	})
 }
 
-// The same holds for a mapping with very many fields, which a log with a very long pattern has, or lacks.
+// The same is true for a mapping with very many fields, which a log with a very long pattern has, or lacks.
 func TestManyFields(t *testing.T) {
 	const n = 20_000
 	var pattern, good, bad strings.Builder

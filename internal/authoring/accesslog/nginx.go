@@ -35,7 +35,7 @@ var times = []struct {
 // requestParts are the parts of a request line ("GET /path HTTP/1.1") under the names of the variables that have them.
 var requestParts = []string{"request_method", "request_uri", "server_protocol"}
 
-// parseLogFormat reads the text of a log_format of nginx, as it stands between the quotes in nginx.conf.
+// parseLogFormat reads the text of a log_format of nginx, without the quotes around it in nginx.conf.
 func parseLogFormat(s string) (*pattern, error) {
 	s = strings.TrimRight(s, "\r\n")
 	switch trimmed := strings.TrimSpace(s); {
@@ -148,7 +148,7 @@ func (e escaping) closingQuote(s []byte) int {
 	}
 }
 
-// restore replaces escape sequences with the characters that they stand for. It writes into the value.
+// restore decodes escape sequences in place.
 func (e escaping) restore(value []byte) []byte {
 	at := -1
 	if e != escapeNone {

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Part is one line of a mapping that stands elsewhere than in a file, for example in a flag.
+// Part is one line of a mapping that comes from another source than a file, for example a flag.
 type Part struct {
 	From string // names the place in errors
 	YAML string

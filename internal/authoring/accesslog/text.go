@@ -72,7 +72,7 @@ func parsePattern(s string) (*pattern, error) {
 	return p, nil
 }
 
-// endText keeps the text that stands before the next operator, or at the end.
+// endText keeps the text before the next operator, or at the end.
 func (p *pattern) endText(text *[]byte) {
 	if len(p.ops) == 0 {
 		p.lead = *text
@@ -294,7 +294,7 @@ func (p *pattern) at(line, rest []byte) string {
 	return fmt.Sprintf("column %d: ", len(line)-len(rest)+1)
 }
 
-// maxShortText is the length of the texts for which index compares at every place where the first byte stands.
+// maxShortText is the longest text for which index compares at every occurrence of the first byte.
 const maxShortText = 16
 
 // quote writes a part of a line or of a pattern for a message.

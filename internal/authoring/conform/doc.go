@@ -1,5 +1,5 @@
 // Package conform checks whether a service answers ShouldRateLimit as envoyproxy/ratelimit does, and keeps its limits.
-// The service may be any: the package knows its address and where it reads rule files.
+// It works with any service: it only needs its address and the directory of its rule files.
 //
 // cases of the level exact count the requests that many connections pass together, and cases of the level field repeat
 // problems reported by users of some service. These two can be written in limitador's form as well.

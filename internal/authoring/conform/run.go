@@ -166,7 +166,7 @@ func (s *suite) removeFiles() error {
 	return nil
 }
 
-// load writes rule files, and waits until the service knows the domain of the last one.
+// load writes rule files, and waits until the service has loaded the domain of the last one.
 func (s *suite) load(ctx context.Context, domain string, names ...string) error {
 	if s.Form == Limitador {
 		names = names[len(names)-1:] // all are in one file
@@ -182,7 +182,7 @@ func (s *suite) load(ctx context.Context, domain string, names ...string) error 
 	return s.await(ctx, domain)
 }
 
-// await asks for the limit of a probe until the service knows it.
+// await asks for the limit of a probe until the service has loaded it.
 func (s *suite) await(ctx context.Context, domain string) error {
 	until := time.Now().Add(s.Wait)
 	request := request(domain, 1, "probe=probe")

@@ -52,7 +52,7 @@ type Header struct {
 // Descriptor explains one descriptor.
 type Descriptor struct {
 	Entries     []Entry `json:"entries"`
-	Matched     bool    `json:"matched"` // a rule matches, or the request brings a limit along
+	Matched     bool    `json:"matched"` // a rule matches, or the request carries a limit
 	Reason      string  `json:"reason,omitempty"`
 	DidYouMean  string  `json:"did_you_mean,omitempty"`
 	Levels      []Level `json:"levels"`
@@ -124,7 +124,7 @@ type Limit struct {
 	NotEnforced bool   `json:"not_enforced,omitempty"` // not enforced for this customer
 }
 
-// Matched returns how many descriptors match a rule or bring a limit along.
+// Matched returns how many descriptors match a rule or carry a limit.
 func (r *Report) Matched() int {
 	n := 0
 	for i := range r.Descriptors {

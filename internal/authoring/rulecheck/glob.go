@@ -79,7 +79,7 @@ func (g *globBuilder) add(re *syntax.Regexp) {
 	g.exact = false
 }
 
-// anyBytes stands for the text that a star matches. No text of a rule file has this byte: YAML is UTF-8.
+// anyBytes replaces the text that a star matches. No text of a rule file has this byte: YAML is UTF-8.
 const anyBytes = "\xff"
 
 // text is the glob with anyBytes where its stars are.

@@ -28,7 +28,7 @@ func (c *checker) sameText(nodes []*node) {
 	first := make(map[string]*node, len(nodes))
 	for _, n := range nodes {
 		if n.fold || n.kind == descriptor.MatchValues || n.kind == descriptor.MatchRegex || n.kind == descriptor.MatchCIDR {
-			continue // keys of our own
+			continue // not a key of Envoy
 		}
 		text := descriptor.Level{Key: n.key, Value: n.value}.Text()
 		before, met := first[text]
@@ -233,9 +233,9 @@ func (c *checker) hides(nodes []*node, alone *node) {
 	}
 }
 
-// cannotReserve finds nodes with a value and a limit of their own that allow no reservations, although the node without
-// a value allows them. A request of Envoy that names a reservation matches no rule there, because the reservation's
-// name is one more level.
+// cannotReserve finds nodes with a value and a limit that allow no reservations, although the node without a value
+// allows them. A request of Envoy that names a reservation matches no rule there, because the reservation's name is one
+// more level.
 func (c *checker) cannotReserve(nodes []*node, alone *node) {
 	if alone.rule == nil || !alone.rule.Reservable() {
 		return

@@ -126,7 +126,7 @@ func tolerance(e *yamlform.Error, warnings []*yamlform.Error) string {
 			reference = w.Reference
 			break
 		}
-		reference = cmp.Or(reference, w.Reference) // an error of YAML stands where it was noticed
+		reference = cmp.Or(reference, w.Reference) // a YAML error is at the place where it was noticed
 	}
 	if reference != "" {
 		text += "; " + string(reference)
@@ -236,7 +236,7 @@ func together(all []Finding) []Finding {
 	return out
 }
 
-// quoteSource adds to every finding the line that it is about.
+// quoteSource adds the line of its file to every finding.
 func quoteSource(all []Finding, from []config.File) []Finding {
 	texts := make(map[string][]string)
 	for _, f := range from {

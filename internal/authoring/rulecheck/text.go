@@ -17,7 +17,7 @@ type TextOptions struct {
 
 var colorOf = map[Severity]terminal.Color{Error: terminal.Red, Warning: terminal.Yellow, Info: terminal.Cyan}
 
-// WriteText writes a report for people: each finding with the line it is about and a caret.
+// WriteText writes a report for people: each finding with its line and a caret.
 func WriteText(to io.Writer, r *Report, o TextOptions) error {
 	w := terminal.NewWriter(to, o.Color)
 	for i := range r.Findings {
@@ -107,5 +107,6 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// clean makes text of a rule file safe to show. Each character stays one, so that a caret below the line stands right.
+// clean makes text of a rule file safe to show. It keeps the number of characters, so that a caret below the line is in
+// the right column.
 func clean(s string) string { return terminal.Clean(strings.ReplaceAll(s, "\t", " ")) }

@@ -248,7 +248,7 @@ func anyCase(names []string) *jsonschema.Schema {
 		{Type: "string", Pattern: "^(" + pattern.String() + ")$"}}}
 }
 
-// nested is a map, or one of the names that may stand for it.
+// nested is a map, or one of the names that may replace it.
 func nested(t yamlform.Type) []*jsonschema.Schema {
 	either := []*jsonschema.Schema{ref(t.Of), null()}
 	if len(t.Names) > 0 {

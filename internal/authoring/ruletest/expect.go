@@ -71,7 +71,7 @@ func (o *observed) sawRules(to *reach) {
 // answer is the answer to a request or to one of its descriptors.
 type answer struct {
 	limiter.Status
-	descriptor int // index of the descriptor that it is about; -1 if none decided
+	descriptor int // index of its descriptor; -1 if none decided
 
 	wouldDeny []string // the names of the limits that would have denied, if they were enforced
 }

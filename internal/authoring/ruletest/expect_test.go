@@ -2,7 +2,7 @@ package ruletest
 
 import "testing"
 
-// The names come in the order of descriptors and limits. A test file need not know that order.
+// The names are in the order of descriptors and limits. A test file need not follow that order.
 func TestWouldDenyInAnyOrder(t *testing.T) {
 	v := verdict{wouldDeny: &want[[]string]{value: []string{"b", "a"}}}
 	for _, c := range []struct {

@@ -23,9 +23,9 @@ func IsTestFile(name string) bool {
 	return strings.HasSuffix(name, "_test.yaml") || strings.HasSuffix(name, "_test.yml")
 }
 
-// Find returns the test files that paths name, sorted. A directory stands for all test files below it, except in
-// directories whose names start with a dot; - stands for the standard input. untested are the directories without test
-// files. Find fails for a path that cannot be read, and for a file that is not a test file.
+// Find returns the test files that paths name, sorted. A directory means all test files below it, except in directories
+// whose names start with a dot; - means the standard input. untested are the directories without test files. Find fails
+// for a path that cannot be read, and for a file that is not a test file.
 func Find(paths []string) (found, untested []string, err error) {
 	for _, p := range paths {
 		if p == stdin.Name {

@@ -47,7 +47,7 @@ type testCase struct {
 	name  string
 	at    yamlform.Position
 	start time.Time
-	// settings are shared by the cases without settings of their own.
+	// settings are shared by the cases that do not set any.
 	settings  *limiter.Settings
 	overrides []override.Placed // overrides in addition to the file's
 	steps     []*step

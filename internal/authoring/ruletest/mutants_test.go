@@ -56,7 +56,7 @@ type mutator struct {
 	err  error
 }
 
-// walk visits a value, and the values in it. key is the key whose value it is, or in whose list it stands.
+// walk visits a value, and the values in it. key is the key of the value, or of the list that contains it.
 func (m *mutator) walk(key string, v yamlform.Value) {
 	if m.written(v) == "*" || v.IsScalar() && m.seen[v.Position()] {
 		return

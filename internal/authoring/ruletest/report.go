@@ -64,7 +64,7 @@ type Failure struct {
 	Time     time.Time `json:"time"`
 	Asked    []string  `json:"asked"` // descriptors and their hits in the request
 
-	Problem     string       `json:"problem,omitempty"` // there was no answer at all
+	Problem     string       `json:"problem,omitempty"` // why there was no answer
 	Differences []Difference `json:"differences,omitempty"`
 	State       []State      `json:"state,omitempty"` // counters by descriptor
 }
@@ -83,7 +83,7 @@ type State struct {
 	Code      string `json:"code"`
 	Rule      string `json:"rule"`               // its path, "request_limit" or "none"
 	Replaced  string `json:"replaced,omitempty"` // the path of the rule that would apply, were it not replaced
-	File      string `json:"file,omitempty"`     // where the rule stands
+	File      string `json:"file,omitempty"`     // file of the rule
 	Line      int    `json:"line,omitempty"`
 	Col       int    `json:"col,omitempty"`
 	Shadow    bool   `json:"shadow_mode,omitempty"`

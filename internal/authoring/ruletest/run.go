@@ -78,7 +78,8 @@ type suiteRun struct {
 	reached  *reach
 }
 
-// limiterFor is the key of a limiter. Only requests of several descriptors need to know which one decided.
+// limiterFor is the key of a limiter. Only requests of several descriptors need the explanation that shows which one
+// decided.
 type limiterFor struct {
 	settings  *limiter.Settings
 	overrides *testCase // nil for only the overrides of the file
@@ -134,8 +135,8 @@ func (s *suiteRun) limiterOf(c *testCase, explain bool) *limiter.Limiter {
 	return l
 }
 
-// treeFor returns the tree for a case. Cases with calendar months have a tree of their own; a rule has the same index
-// in both trees.
+// treeFor returns the tree for a case. Cases with calendar months have a separate tree; a rule has the same index in
+// both trees.
 func (s *suiteRun) treeFor(c *testCase) *descriptor.Tree {
 	if !c.settings.CalendarMonths {
 		return s.tree

@@ -46,8 +46,8 @@ func parseInstant(text string) (time.Time, bool) {
 
 const day = 24 * time.Hour
 
-// parseSpan parses a duration: numbers with units, like 1d12h or 2.5s. The units are w (weeks), d (days), and
-// Go's h, m, s, ms and us. The duration must be whole microseconds, because the engine knows no finer time.
+// parseSpan parses a duration: numbers with units, like 1d12h or 2.5s. The units are w (weeks), d (days), and Go's h,
+// m, s, ms and us. The duration must be whole microseconds, because the engine has no finer time.
 func parseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil

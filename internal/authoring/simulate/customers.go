@@ -13,8 +13,8 @@ import (
 
 // customers counts by customer. Counts are exact while there are no more customers than it may hold. Then it moves the
 // less important half into one row for all others: customers that were never denied and whose verdicts do not change,
-// starting with the customers that made the fewest requests. A customer that comes back starts a new row, which also
-// keeps by how much its count may be too small.
+// starting with the customers that made the fewest requests. A customer that returns starts a new row. It also has the
+// largest number of requests that its count may miss.
 //
 // Rows are found by a 64-bit hash with a secret seed, without comparing names, which halves the time. Among ten million
 // customers the probability of a collision is less than one in a hundred thousand.

@@ -8,6 +8,6 @@
 // One goroutine reads, one runs each engine, and the goroutine that called Run counts. The result does not depend on
 // the number of processors. Runs share nothing and may be concurrent.
 //
-// The package makes no decisions (package limiter does), knows no log formats (package accesslog does), and writes no
+// The package makes no decisions (package limiter does), parses no log formats (package accesslog does), and writes no
 // reports (package simulate/report does).
 package simulate

@@ -18,7 +18,7 @@ import (
 // MaxFileSize is how many bytes a file of overrides may have.
 const MaxFileSize = 16 << 20
 
-// Placed is an override of a file, and where it stands there.
+// Placed is an override of a file, with its position.
 type Placed struct {
 	Override
 	At yamlform.Position

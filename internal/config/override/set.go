@@ -208,7 +208,7 @@ func (s *Set) Span(now int64) (from, until int64) {
 
 // Bytes returns about how much memory the set uses.
 func (s *Set) Bytes() int {
-	const perSlice, rounding = 24, 32 // memory comes in sizes; half of a step is lost
+	const perSlice, rounding = 24, 32 // the allocator rounds up to size classes: on average, half of a step is lost
 	return s.count*(hashSize+itemSize) + s.size + len(s.shards)*(perSlice+headSize+rounding)
 }
 

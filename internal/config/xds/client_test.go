@@ -203,7 +203,8 @@ func TestADomainTwice(t *testing.T) {
 	}
 }
 
-// When the server comes back, the client sends a first request again: the server's versions may count from one again.
+// When the server is reachable again, the client sends a first request again: the server's versions may count from one
+// again.
 func TestTheServerRestarts(t *testing.T) {
 	server := newControl(t, "")
 	server.set("1", perDay("one", "a", "k", 5))

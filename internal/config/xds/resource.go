@@ -115,8 +115,8 @@ func (c *converter) config(m *ratelimitv3.RateLimitConfig) yamlform.Pairs {
 	return append(top, yamlform.Pair{Key: "descriptors", Value: descriptors})
 }
 
-// descriptors converts a list that stands at a path. Lists that the reader rejects as too deep stay empty: all paths of
-// a deep message together are as long as the square of its size.
+// descriptors converts the list at a path. Lists that the reader rejects as too deep stay empty: the total length of
+// all paths of a deep message is the square of its size.
 func (c *converter) descriptors(list []*ratelimitv3.RateLimitDescriptor, at string, level int) []any {
 	if level >= yamlform.MaxLevels {
 		return []any{}
@@ -187,8 +187,8 @@ func rateLimit(l *ratelimitv3.RateLimitPolicy) yamlform.Pairs {
 	return m
 }
 
-// unit returns the name of a unit. The published Go code does not know the units after DAY; their numbers are the same
-// in all of Envoy's protocols.
+// unit returns the name of a unit. The published Go code lacks the units after DAY; their numbers are the same in all
+// of Envoy's protocols.
 func unit(u ratelimitv3.RateLimitUnit) string {
 	if known := descriptor.Unit(u); u > 0 && u < 256 && known.OnWire() {
 		return known.String()

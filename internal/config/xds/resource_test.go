@@ -228,7 +228,7 @@ func sorted(tree *descriptor.Tree) map[string]*descriptor.Rule {
 	return all
 }
 
-// The unit numbers come from the newest protocol, which the published Go code does not know.
+// The unit numbers come from the newest protocol. The published Go code lacks them.
 func TestUnits(t *testing.T) {
 	for number, want := range map[int32]descriptor.Unit{1: descriptor.Second, 2: descriptor.Minute, 3: descriptor.Hour, 4: descriptor.Day, 5: descriptor.Month, 6: descriptor.Year, 7: descriptor.Week} {
 		tree, err := compile(t, ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: ratelimitv3.RateLimitUnit(number), RequestsPerUnit: 1}}))

@@ -13,6 +13,6 @@
 //
 // Forms are immutable and may be used by any number of goroutines. A Reader with its Values is for one.
 //
-// Only this package imports the YAML library, and only syntax.go knows the texts of that library's errors. The package
-// knows no language: no rule, test or mapping.
+// Only this package imports the YAML library, and only syntax.go depends on the texts of that library's errors. The
+// package is independent of the languages: rules, tests and mappings.
 package yamlform

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Position is where a value stands.
+// Position is the place of a value.
 type Position struct {
 	File string // file name; for values without a file, their source and the path to them
 	Line int    // line number from 1; 0 for values without lines

@@ -6,8 +6,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// AnyMap reads a map of anything: text, finite numbers, true, false, null, lists and maps of them. All of it can stand
-// in a google.protobuf.Struct. It returns nil, and notes an error, for a value that is not a map.
+// AnyMap reads a map of anything: text, finite numbers, true, false, null, lists and maps of them. All of these fit
+// into a google.protobuf.Struct. It returns nil, and notes an error, for a value that is not a map.
 func (v Value) AnyMap() map[string]any {
 	if !v.IsMap() {
 		v.Errorf("%s must be a map, this is %s", v.label(), v.What())

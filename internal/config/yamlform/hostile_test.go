@@ -19,7 +19,7 @@ func repeated(text string, n int) string {
 	return b.String()
 }
 
-// The values that aliases stand for are counted, and reading ends at a bound: keys that are skipped or unknown count
+// The values that aliases expand to are counted, and reading ends at a bound: keys that are skipped or unknown count
 // too.
 func TestExpandedIsBounded(t *testing.T) {
 	racetest.Sequential(t)
@@ -81,7 +81,8 @@ func TestUnreportedMistakesAreCheap(t *testing.T) {
 	}
 }
 
-// To a lenient reader a map that stands many times under one key is one map with the keys of all, the last of each.
+// A lenient reader merges a map that occurs many times under one key into one map with the keys of all, the last of
+// each.
 func TestMapManyTimes(t *testing.T) {
 	b, r := readBox("boxes: {text: a}\nboxes: {version: b}\nboxes: {text: c}\nboxes: {flag: yes}\n", Options{Lenient: true})
 	if errs := r.Errors(); len(errs) > 0 || len(b.boxes) != 1 || b.boxes[0].text != "c" || b.boxes[0].version != "b" || !b.boxes[0].flag {

@@ -7,12 +7,12 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// lastWins returns a map in which no key stands twice. The last one counts, but where both values are maps they are
-// merged: keys that the last one leaves out come from the first one.
+// lastWins returns a map without repeated keys. The last one counts, but where both values are maps they are merged:
+// keys that the last one leaves out come from the first one.
 func (v Value) lastWins() Value {
 	m, r := v.node(), v.r
 	places := make(map[string]int, len(m.Content)/2)
-	var out []*yaml.Node               // nil while nothing stands twice
+	var out []*yaml.Node               // nil while no key is repeated
 	var joined map[*yaml.Node]struct{} // maps in out that were made here, of several
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		k, value := m.Content[i], m.Content[i+1]

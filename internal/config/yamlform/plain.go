@@ -12,7 +12,7 @@ import (
 // Pairs.
 type Pairs []Pair
 
-// Pair is one key of such a map. Path is where its value really stands, if that is not below the map: errors name it.
+// Pair is one key of such a map. Path is the path of its value in errors, if that is not below the map.
 type Pair struct {
 	Key   string
 	Value any
@@ -65,7 +65,7 @@ func (r *Reader) Plain(top Pairs) Value {
 	return Value{r: r, at: n}
 }
 
-// PlainItems yields the items of a list that stands below the map of Plain, and is not part of it. It makes one at a
+// PlainItems yields the items of a list that belongs below the map of Plain, but is not part of it. It makes one at a
 // time: nodes are far larger than the values. An item is valid until the next one is made.
 func (r *Reader) PlainItems(of Pair, list []any) iter.Seq[Value] {
 	return func(yield func(Value) bool) {
@@ -82,7 +82,7 @@ func (r *Reader) PlainItems(of Pair, list []any) iter.Seq[Value] {
 	}
 }
 
-// node makes n the node of a plain value. Nodes that stand together are made together: there are many of them.
+// node makes n the node of a plain value. The nodes of one list or map are allocated together: there are many of them.
 func (r *Reader) node(n *yaml.Node, s step, value any) {
 	r.steps = append(r.steps, s)
 	at := len(r.steps)
@@ -113,7 +113,7 @@ func (r *Reader) node(n *yaml.Node, s step, value any) {
 	case nil:
 		n.Tag, n.Value = "!!null", "null"
 	default:
-		n.Tag = "!unknown" // rejected wherever it stands
+		n.Tag = "!unknown" // rejected everywhere
 	}
 	r.size += len(s.key) + len(n.Value)
 }

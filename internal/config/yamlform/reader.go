@@ -18,8 +18,8 @@ func MaxExpanded(size int) int { return min(10_000+16*size, 2_000_000) }
 
 // Options control how a Reader reads.
 type Options struct {
-	// Places are the maps that a file of this language may have. A key that stands in the wrong one gets an error that
-	// names the right one; earlier places win.
+	// Places are the maps that a file of this language may have. A key in the wrong one gets an error that names the right
+	// one; earlier places win.
 	Places []*Map
 	// Lenient accepts some probable mistakes with a warning instead of an error. If a key is given twice, its last value
 	// counts. The keys in Ignored are ignored where they do not belong. Text after the end of a document is left out.
@@ -146,7 +146,7 @@ func (r *Reader) WarnAt(at Position, reference Reference, format string, args ..
 	r.warnings.add(r.aliased, at, reference, format, args)
 }
 
-// position is where a node stands. The library gives lines from 1; a node that it made up itself has none.
+// position returns the position of a node. The library gives lines from 1; a node that it made up itself has none.
 func (r *Reader) position(n *yaml.Node) Position {
 	if r.steps != nil {
 		return Position{File: r.file + pathTo(r.steps, max(n.Line, 1))}

@@ -269,7 +269,7 @@ func (v Value) IsWord() bool {
 
 // whole reads a whole number in any notation of YAML.
 func whole(n *yaml.Node) (u uint64, ok bool) {
-	// A leading zero means octal to YAML: only the library knows that and the other notations.
+	// A leading zero means octal in YAML: let the library parse that and the other notations.
 	if n.Value[:min(1, len(n.Value))] != "0" {
 		if u, err := strconv.ParseUint(n.Value, 10, 64); err == nil {
 			return u, true

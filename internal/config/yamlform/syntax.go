@@ -205,7 +205,7 @@ func (f *lineFeed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// oddCharacter is where the first byte stands that is not UTF-8, or the first character that YAML does not allow.
+// oddCharacter finds the first byte that is not UTF-8, or the first character that YAML does not allow.
 func oddCharacter(data []byte) (line, col int) {
 	line, col = 1, 1
 	for i := 0; i < len(data); {

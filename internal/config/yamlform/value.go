@@ -6,8 +6,8 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// Value is one value of a file. An alias is the value that it stands for, at the place of the alias. The zero Value is
-// one that is not given.
+// Value is one value of a file. An alias is treated as its target, at the place of the alias. The zero Value is one
+// that is not given.
 type Value struct {
 	r   *Reader
 	at  *yaml.Node
@@ -30,8 +30,8 @@ func (a *alias) leadsThrough(anchor *yaml.Node) bool {
 	return false
 }
 
-// child returns a value that stands in v. It returns false, with an error noted, if that value is an alias that never
-// ends or if the file's aliases stand for too much.
+// child returns a value in v. It returns false, with an error noted, if that value is an alias that never ends or if
+// the file's aliases expand to too much.
 func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 	c := Value{v.r, n, key, v.via}
 	if !v.expand(n) {
@@ -52,7 +52,7 @@ func (v Value) child(n *yaml.Node, key *Key) (Value, bool) {
 }
 
 // expand counts one of the values in v, or a key without one, if aliases lead to v. It returns false if the file's
-// aliases stand for too much, and notes that error once. Without this bound a map of n keys behind n aliases would cost
+// aliases expand to too much, and notes that error once. Without this bound a map of n keys behind n aliases would cost
 // n times n.
 func (v Value) expand(n *yaml.Node) bool {
 	if v.via == nil {
@@ -90,7 +90,7 @@ func (v Value) Key() string {
 // Reader returns the reader of the value's file.
 func (v Value) Reader() *Reader { return v.r }
 
-// Position is where the value stands.
+// Position returns the position of the value.
 func (v Value) Position() Position { return v.r.position(v.at) }
 
 // Errorf notes an error about the value.
@@ -207,7 +207,7 @@ func (v Value) Has(name string) bool {
 	return false
 }
 
-// Keys returns the values of a map by key, without nulls. Of a key that stands twice it returns the first value.
+// Keys returns the values of a map by key, without nulls. Of a repeated key it returns the first value.
 func (v Value) Keys() map[string]Value {
 	keys := make(map[string]Value, v.Len())
 	for k, value := range v.Pairs() {

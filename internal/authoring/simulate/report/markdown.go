@@ -242,7 +242,7 @@ func first(by []simulate.DeniedBy) (rule, limit string) {
 const maxShown = 80
 
 // code writes a text that comes from a log or a rule file as code, in which nothing has a meaning: no mention, link,
-// HTML or column. A text with a backtick or a vertical bar cannot stand between backticks in a table, so it is written
+// HTML or column. A text with a backtick or a vertical bar cannot be put between backticks in a table, so it is written
 // with character references, which never have a meaning either.
 func code(s string) string {
 	s = clip(terminal.Clean(s), maxShown)

@@ -69,7 +69,7 @@ func everything(t *testing.T) *simulate.Report {
 // span matches text that Markdown shows unchanged.
 var span = regexp.MustCompile("`[^`\n]+`|<code>[^<`|\n]*</code>")
 
-// All texts of a report stand in code, where they have no meaning: no mention, no link, no HTML, no other
+// All texts of a report are written as code, where they have no meaning: no mention, no link, no HTML, no other
 // columns. A comment with ten rows of long texts is still one that GitHub takes.
 func TestHostileTextsInMarkdown(t *testing.T) {
 	saved, err := json.Marshal(everything(t))

@@ -64,7 +64,7 @@ func rounding(seconds float64) time.Duration {
 	return time.Millisecond
 }
 
-// lines describes the lines that were not replayed as they stand.
+// lines describes the lines that were skipped or changed before the replay.
 func (w *textWriter) lines(r *simulate.Report) {
 	if r.Skipped > 0 {
 		w.Line("%s skipped by the mapping", counted(r.Skipped, "line"))

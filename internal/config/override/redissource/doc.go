@@ -8,7 +8,7 @@
 // Each change has the next version, and carries a random identifier of its write and the identifier of the write before
 // it. So a replica notices when Redis has lost changes, even if as many new ones have been written since. Redis' state
 // is then used, and the loss is logged and counted. The replica saves its previous overrides in a file. Only a person
-// may write them to Redis again: that could bring back removed overrides.
+// may write them to Redis again, because that could restore removed overrides.
 //
 // While Redis is unreachable the last overrides stay. A file keeps a copy of them, for a start without Redis.
 //

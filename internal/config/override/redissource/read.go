@@ -413,7 +413,7 @@ func readEntry(m goredis.XMessage) entry {
 	}
 }
 
-// change returns the change of a set that the entry stands for.
+// change converts the entry into a change of a set.
 func (e *entry) change() (override.Change, error) {
 	if e.after != "" {
 		o, err := parse(e.after)

@@ -220,7 +220,7 @@ func TestWritesReachEveryProcess(t *testing.T) {
 	}
 }
 
-// A write happens as a whole, or not at all.
+// A write is atomic: all of its edits or none.
 func TestConflicts(t *testing.T) {
 	r := redistest.Start(t)
 	p := start(t, r, "")
@@ -268,14 +268,14 @@ func TestConflicts(t *testing.T) {
 	r.Continue(t)
 }
 
-// hostile are texts that must come back as they were.
+// hostile are texts that must be read back unchanged.
 var hostile = []string{
 	"<script>alert(1)</script>", "\x1b[31mred\x1b[0m", "a|b=c\\|d", "\x00\x01\x7f", "\u0085\u2028\ufeff\ufffe", "x\u202egnp.exe", "- {a: b}\n# c\n", "ключ 鍵 🔑",
 	strings.Repeat("n", override.MaxName), "", " ", "\"'`", "&lt;", "null", "true",
 	`","version":"9","changed_at":"x"}`,
 }
 
-// Names come back as they were: from another process, from pages, from the copy.
+// Names are read back unchanged: from another replica, from pages, from the copy.
 func TestHostileNames(t *testing.T) {
 	r := redistest.Start(t)
 	file := filepath.Join(t.TempDir(), "copy.yaml")

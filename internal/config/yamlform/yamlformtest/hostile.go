@@ -1,5 +1,5 @@
 // Package yamlformtest tests that a language that is read with package yamlform stays cheap for any file. A short text
-// can stand for very much through aliases and merges, and a long one can have a mistake in every line. A reader must
+// can expand to very much through aliases and merges, and a long one can have a mistake in every line. A reader must
 // bound both: the errors that it reports, and the work.
 //
 // The work is measured in bytes allocated, not in time, so that a busy machine does not matter. Use Test in tests that
@@ -22,7 +22,7 @@ type Language struct {
 	Item string // a good item without Key, in one line, without braces
 	Key  string // a key that makes items distinct: its value is a text
 
-	// Aliases adds the files whose aliases stand for millions of values. They take seconds, and yamlform bounds them for
+	// Aliases adds the files whose aliases expand to millions of values. They take seconds, and yamlform bounds them for
 	// all languages: a language needs them if it makes further passes over values.
 	Aliases bool
 }
@@ -31,7 +31,7 @@ type Language struct {
 type text struct {
 	body string
 	good bool // it has no mistake
-	// squared is set if aliases stand for n times n values. Readers stop at yamlform.MaxExpanded of them.
+	// squared is set if aliases expand to n times n values. Readers stop at yamlform.MaxExpanded of them.
 	squared bool
 }
 
