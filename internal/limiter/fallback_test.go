@@ -145,7 +145,7 @@ func TestOnErrorAfterTheCallerLeft(t *testing.T) {
 	f.want(f.ask(1, "k=a"), limiter.OK, 4)
 }
 
-// All-or-nothing also holds where this process counts alone.
+// All-or-nothing also applies where this replica counts alone.
 func TestOnErrorLocalTogether(t *testing.T) {
 	s := limiter.Settings{Admission: descriptor.AllOrNothing, OnError: descriptor.OnErrorLocal}
 	f := newFallback(t, all, s, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perMinute("narrow", "", 1), perMinute("wide", "", 9)}})
@@ -202,7 +202,7 @@ func TestSettledHitsWithoutTheStore(t *testing.T) {
 	}
 }
 
-// The share of a process has room for a request of several hits, if the whole limit has.
+// The share of a replica has room for a request of several hits, if the whole limit has.
 func TestShareHasRoomForTheRequest(t *testing.T) {
 	bucket := func(r *descriptor.Rule) { r.Limits[0].Algorithm, r.Limits[0].Burst = descriptor.TokenBucket, 80 }
 	f := newFallback(t, all, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{
@@ -224,7 +224,7 @@ func TestShareHasRoomForTheRequest(t *testing.T) {
 	}
 }
 
-// If only one of a descriptor's limits is counted by this process, the others still hold as a whole.
+// If only one of a descriptor's limits is counted by this replica, the others still apply as a whole.
 func TestShareOfTheCountersThatFailed(t *testing.T) {
 	down := func(take *backend.Take) bool { return take.Limit.Name == "down" }
 	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{

@@ -117,7 +117,7 @@ func TestUseOfAllOrNothing(t *testing.T) {
 	}
 }
 
-// Hits that the backend could not decide are not uses, unless this process counted them.
+// Hits that the backend could not decide are not uses, unless this replica counted them.
 func TestUseWhileTheBackendFails(t *testing.T) {
 	onError := func(e descriptor.OnError) func(*descriptor.Rule) {
 		return func(r *descriptor.Rule) { r.OnError = e }

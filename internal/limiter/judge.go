@@ -79,8 +79,8 @@ func (w *work) longestDelay(s *subject) (longest time.Duration) {
 }
 
 // decidingCharge returns the charge that the status of a descriptor describes, or none: the charge whose take is denied
-// for the longest time or, if none is denied, the one with the least remaining. Limits that are not enforced count only
-// if no limit is.
+// for the longest time or, if none is denied, the one with the fewest remaining hits. Limits that are not enforced
+// count only if no limit is.
 func (w *work) decidingCharge(s *subject) int {
 	best := none
 	for j := range w.binding(s) {

@@ -56,8 +56,8 @@ func (w *work) describe(j int) described {
 	return described{c.limit, c.capacity(), w.remaining(c), w.outcome(c), w.span(j).reset}
 }
 
-// limitNamed returns the limit that has one of the names. Of several it is the one with the least remaining, or the
-// first of these.
+// limitNamed returns the limit that has one of the names. Of several it is the one with the fewest remaining hits, or
+// the first of these.
 func (w *work) limitNamed(d *Decision, names []string) (best described) {
 	for i := range d.Statuses {
 		if !w.shows(d, i) {

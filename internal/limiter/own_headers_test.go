@@ -116,7 +116,7 @@ func TestWhichOwnHeaders(t *testing.T) {
 	f.wants(limiter.OverLimit, both, "Left", "0 of 1", "Reason", "%C3%BCmlaut%0D%0Ax: y-rate", "Wide", "2/10", "Either", "wide")
 	f.wants(limiter.OK, of1("wide=b"), "Left", "9 of 10", "Went", "well", "Wide", "1/10", "Either", "wide")
 	f.wants(limiter.OK, of1("narrow=b"), "Left", "0 of 1", "Went", "well")
-	// Of two limits with that name it is the one with less left.
+	// Of two limits with that name, the header shows the one with fewer remaining hits.
 	f.wants(limiter.OK, []limiter.Descriptor{amount(1, "wide=a"), amount(1, "wide=b")}, "Left", "7 of 10", "Went", "well", "Wide", "3/10", "Either", "wide")
 }
 

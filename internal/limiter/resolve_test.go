@@ -90,7 +90,7 @@ func TestResolveInactive(t *testing.T) {
 	}
 }
 
-// Sums has the same number in processes with the same rules and overrides, and another one as soon as Resolve may
+// Sums has the same number in replicas with the same rules and overrides, and another one as soon as Resolve may
 // differ.
 func TestSums(t *testing.T) {
 	create := func(requests uint64, changes ...func(*descriptor.Rule)) *fixture {

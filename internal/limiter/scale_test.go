@@ -126,7 +126,7 @@ func TestScaleBesideTheLimitOfARequest(t *testing.T) {
 	}
 }
 
-// Without its store, a process has its share of the product.
+// Without its store, a replica has its share of the product.
 func TestShareOfAScaledLimit(t *testing.T) {
 	down := func(*backend.Take) bool { return true }
 	f := newFallback(t, down, limiter.Settings{OnError: descriptor.OnErrorLocal}, descriptor.DomainSpec{Children: []descriptor.NodeSpec{perUser(20, 10)}})

@@ -73,7 +73,7 @@ func (l *Limiter) change(apply func(next *snapshot), remember func()) {
 	}
 }
 
-// Loaded reports whether rules have been put into force.
+// Loaded reports whether rules are active.
 func (l *Limiter) Loaded() bool { return l.snapshot.Load() != nil }
 
 // Tree returns the active rules, or nil before the first Swap.

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// A huge request that this process counts does not hold its memory after the decision.
+// A huge request that this replica counts does not hold its memory after the decision.
 func TestHugeRequestsAreNotKept(t *testing.T) {
 	for takes, kept := range map[int]bool{10: true, 10 * maxKept: false} {
 		var w work

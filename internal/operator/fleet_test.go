@@ -21,7 +21,7 @@ type viewed fleet.View
 
 func (v viewed) List(context.Context) fleet.View { return fleet.View(v) }
 
-// Everything that is known of the processes is in the answer, and texts that are not UTF-8 do not break it.
+// The answer has all the data of all replicas, and texts that are not UTF-8 do not break it.
 func TestListProcesses(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := start(t, Options{Fleet: viewed{

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// unwritable is a source that several processes share and none can write.
+// unwritable is a source that several replicas share and none can write.
 type unwritable struct{ *override.File }
 
 func (unwritable) Turn(context.Context, time.Duration) (bool, error) { return true, nil }

@@ -221,7 +221,7 @@ func (r *running) tree() *descriptor.Tree {
 	return r.results[len(r.results)-1].Tree
 }
 
-// applied returns how often rules were put into force.
+// applied returns how often rules were activated.
 func (r *running) applied() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -59,7 +59,7 @@ func TestOneEventForACounterAndPeriod(t *testing.T) {
 	}
 }
 
-// A window that is over by the clock of this process and not by that of the store has one event too.
+// If a window is over by the clock of this replica but not by the store's, it still has only one event.
 func TestOneEventWhileTheClockIsAhead(t *testing.T) {
 	s := newSink(Options{})
 	late := noon.Truncate(time.Minute).Add(time.Second)

@@ -143,7 +143,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// Listeners who come and go do not make the process look more often than once a second. Each gets an event.
+// Listeners who come and go do not make the replica look more often than once a second. Each gets an event.
 func TestListenersWhoComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64

@@ -140,7 +140,7 @@ func TestTagsAreLabels(t *testing.T) {
 	}
 }
 
-// A file in the words of envoyproxy/ratelimit's documents, some of which the library has given up since.
+// A mapping as in envoyproxy/ratelimit's documents, some of whose keys the library no longer supports.
 const ownMapping = `
 defaults:
   timer_type: histogram
@@ -212,7 +212,7 @@ func TestTTL(t *testing.T) {
 	})
 }
 
-// A mapping that makes a counter and a gauge, or metrics that cannot be, of statistics does not spoil the others.
+// A mapping that turns statistics into both a counter and a gauge, or into invalid metrics, does not affect the others.
 func TestMappingWithConflicts(t *testing.T) {
 	_, r := collector(t, Options{
 		Mapping: `{mappings: [

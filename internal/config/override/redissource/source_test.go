@@ -33,7 +33,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// process is a source as a process of the service runs it.
+// process is a source with its own goroutine and log, as in one replica of the service.
 type process struct {
 	*redissource.Source
 	registry *prometheus.Registry
@@ -446,7 +446,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A process whose place in the stream is gone reads everything again.
+// A replica whose place in the stream is gone reads everything again.
 func TestTrimmedStream(t *testing.T) {
 	r := redistest.Start(t)
 	a := start(t, r, "")
@@ -457,7 +457,7 @@ func TestTrimmedStream(t *testing.T) {
 	for n := range 900 {
 		calls = append(calls, set(of("d", fmt.Sprint(n)), 3))
 	}
-	// The process does not see these changes: Redis rejects its reads.
+	// The replica does not see these changes: Redis rejects its reads.
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "default", "-xread").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -663,7 +663,7 @@ func TestRegression(t *testing.T) {
 			for n := range 7 {
 				edits = append(edits, set(of("new", fmt.Sprint(n)), 1))
 			}
-			r.Pause(t) // so that no process sees the empty Redis
+			r.Pause(t) // so that no replica sees the empty Redis
 			r.Continue(t)
 			if err := r.Client(t).FlushAll(t.Context()).Err(); err != nil {
 				t.Fatal(err)
