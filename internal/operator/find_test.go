@@ -109,7 +109,7 @@ func TestFind(t *testing.T) {
 
 		"domain=d&k=tenant&v=acme":                        append([]string{"d ip=acme?"}, acme...),
 		"domain=d&k=tenant&v=acme&k=path&v=/search/other": append([]string{"d tenant=acme path=/search/other?", "d ip=acme?"}, acme...),
-		"domain=d&k=method&v=POST":                        {"d method=POST"}, // in shadow mode, and not a customer
+		"domain=d&k=method&v=POST":                        {"d method=POST"}, // a rule in shadow mode, and not a customer
 		"domain=d&k=nothing&v=acme":                       {"d nothing=acme?"},
 		"domain=none&k=tenant&v=acme":                     {"none tenant=acme?"},
 	} {

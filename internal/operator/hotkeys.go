@@ -26,7 +26,7 @@ const hotKeysHelp = "the counters with most denied and most used hits in the las
 // hotKeysPage is a request for the page of hot keys.
 type hotKeysPage struct {
 	query        hotkeys.Query
-	denied, used bool // which lists to show
+	denied, used bool // lists to show
 	json         bool
 }
 

@@ -41,11 +41,11 @@ func overrideError(err error) error {
 func readOverride(now time.Time, m *adminv1.Override, remove bool) (*override.Override, error) {
 	if remove {
 		i, err := overridepb.Identity(m)
-		return &override.Override{Identity: i, Reason: m.GetReason()}, err //nolint:wrapcheck // the caller says which override
+		return &override.Override{Identity: i, Reason: m.GetReason()}, err //nolint:wrapcheck // edits adds the index
 	}
 	o, err := overridepb.Read(m)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // as above
+		return nil, err //nolint:wrapcheck // edits adds the index
 	}
 	o.Author, o.Version, o.Changed = "", 0, time.Time{} // the source sets them
 	if o.ExpiresAt != 0 && o.ExpiresAt <= now.Unix() {

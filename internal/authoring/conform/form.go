@@ -81,7 +81,7 @@ func (f Form) write(directory, name string, files map[string]string) error {
 	if f != Limitador {
 		return os.WriteFile(path, []byte(files[name]), 0o644) //nolint:gosec // the service may be another user
 	}
-	if err := os.WriteFile(path, []byte(strings.Join(slices.Sorted(maps.Values(files)), "")), 0o644); err != nil { //nolint:gosec // as above
+	if err := os.WriteFile(path, []byte(strings.Join(slices.Sorted(maps.Values(files)), "")), 0o644); err != nil { //nolint:gosec // see above
 		return err
 	}
 	link := filepath.Join(directory, "limits.yaml")

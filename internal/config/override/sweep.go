@@ -76,7 +76,7 @@ func (s *Sweeper) Sweep(ctx context.Context, now time.Time) (removed int, err er
 	}
 	records, err := s.Source.Get(ctx, due)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // as above
+		return 0, err //nolint:wrapcheck // the source has wrapped it
 	}
 	var edits []Edit
 	var gone []*Override
