@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// Waiter waits for the end of something that has a callback. It is used once.
+// Waiter waits for the end of an operation with a callback. It is used once.
 type Waiter struct {
 	Done func(error) // the callback
 
 	mu    sync.Mutex
 	ended bool // Done was called, with err
 	err   error
-	// made by Wait if it must wait: a channel of a pool must not leave the bubble of a testing/synctest
+	// created by Wait if it must wait: a pooled channel must not leave the bubble of a testing/synctest
 	wake chan struct{}
 }
 
@@ -35,8 +35,8 @@ func (w *Waiter) end(err error) {
 	}
 }
 
-// Wait takes what the function with the callback returned. If that function has ended, Wait returns err at once;
-// otherwise it returns the error that the callback gets.
+// Wait takes the results of the function with the callback. If that function has ended, Wait returns err immediately.
+// Otherwise it waits, and returns the error that the callback receives.
 func (w *Waiter) Wait(ended bool, err error) error {
 	if !ended {
 		err = w.wait()
@@ -59,7 +59,7 @@ func (w *Waiter) wait() error {
 	return err
 }
 
-// Go calls do, which may wait, in a new goroutine, and passes its error to done. A panic becomes a PanicError.
+// Go calls do, which may wait, on a new goroutine, and passes its error to done. A panic becomes a PanicError.
 func Go(do func() error, done func(error)) {
 	go func() { done(recovering(do)) }()
 }
@@ -69,8 +69,8 @@ func recovering(do func() error) (err error) {
 	return do()
 }
 
-// Recover turns a panic of the function that defers it into a PanicError. A PanicError that was passed on by another
-// panic keeps the stack of the first one.
+// Recover turns a panic of the function that defers it into a PanicError. A PanicError from another goroutine keeps the
+// stack of the first panic.
 func Recover(err *error) {
 	switch p := recover().(type) {
 	case nil:
@@ -81,7 +81,7 @@ func Recover(err *error) {
 	}
 }
 
-// PanicError is a panic of code that ran for a caller in another goroutine.
+// PanicError is a panic of code that ran on another goroutine.
 type PanicError struct {
 	Value any
 	Stack []byte

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// MaxHeaderSize is how many bytes the headers of a call over gRPC may have.
+// MaxHeaderSize is the largest total size of a gRPC call's headers, in bytes.
 const MaxHeaderSize = 256 << 10
 
-// maxHeader is how many bytes the header of a request over HTTP may have; net/http adds 4 KiB. Its shortest lines take
-// 23 times as much memory.
+// maxHeader is the largest size of an HTTP request's header, in bytes; net/http adds 4 KiB. The shortest lines use 23
+// times as much memory.
 const maxHeader = 16 << 10
 
-// WriteTimeout is how long an HTTP answer may take to be written.
+// WriteTimeout is the longest time to write an HTTP answer.
 const WriteTimeout = 30 * time.Second
 
-// A connection over HTTP/2 takes about GRPCSize bytes for buffers and stacks, and TLSSize more if it is encrypted.
+// Approximate memory of an HTTP/2 connection for buffers and stacks, and the additional memory of an encrypted one.
 const (
 	GRPCSize = 12 << 10
 	TLSSize  = 12 << 10
 )
 
-// A connection over HTTP/1 takes about HTTPSize bytes for buffers and stacks, and RequestSize more while a request is
+// Approximate memory of an HTTP/1 connection for buffers and stacks, and the additional memory while a request is
 // answered.
 const (
 	HTTPSize    = 20 << 10
@@ -31,12 +31,12 @@ const (
 
 const (
 	readHeaderTimeout = 5 * time.Second
-	readTimeout       = 15 * time.Second // of a whole request
+	readTimeout       = 15 * time.Second // time for a whole request
 	idleTimeout       = 2 * time.Minute
 )
 
-// HTTP is an HTTP server that no client can make hold a connection or memory for nothing, and that survives panics. The
-// caller sets its WriteTimeout, unless an answer may take any time.
+// HTTP returns an HTTP server on which clients cannot hold connections or memory for free, and that survives panics.
+// The caller sets its WriteTimeout, unless an answer may take any time.
 func (s *Shared) HTTP(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.Recovering(h),
@@ -48,7 +48,7 @@ func (s *Shared) HTTP(h http.Handler) *http.Server {
 	}
 }
 
-// WriteText answers with plain text that no cache keeps.
+// WriteText answers with plain text that must not be cached.
 func WriteText(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")

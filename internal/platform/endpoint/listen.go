@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// ListenError reports a listener that cannot be opened.
+// ListenError is the error of a listener that cannot be opened.
 type ListenError struct {
 	What string // gRPC, gRPC on unix socket, HTTP, metrics or debug
 	At   string // address or path
@@ -27,13 +27,13 @@ func (e *ListenError) Error() string {
 	return fmt.Sprintf("listen for %s on %s: %v", e.What, e.At, e.Err)
 }
 
-// Unwrap is the cause.
+// Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
 const onSocket = "gRPC on unix socket"
 
-// Listen opens a TCP listener. A connection ends when nothing that was sent on it is acknowledged for as long as
-// giveUp; 0 leaves that to the system.
+// Listen opens a TCP listener. A connection ends when sent data is not acknowledged for giveUp; 0 leaves that to the
+// system.
 func (s *Shared) Listen(what, address string, giveUp time.Duration) (net.Listener, error) {
 	var config net.ListenConfig
 	if giveUp > 0 {
@@ -46,12 +46,12 @@ func (s *Shared) Listen(what, address string, giveUp time.Duration) (net.Listene
 	return l, nil
 }
 
-// ListenSocket opens a unix socket. It removes a socket file that a dead process has left behind, but neither one with
-// a live listener nor a file that is no socket. The file is removed when the listener is closed. A mode of 0 leaves the
-// permissions to the umask.
+// ListenSocket opens a unix socket. It removes a socket file that a dead process has left behind, but not a socket with
+// a live listener, and not another type of file. The file is removed when the listener is closed. A mode of 0 leaves
+// the permissions to the umask.
 func ListenSocket(path string, mode fs.FileMode) (_ net.Listener, err error) {
 	failed := func(err error) error { return &ListenError{What: onSocket, At: path, Err: err} }
-	abstract := strings.HasPrefix(path, "@") // has no file
+	abstract := strings.HasPrefix(path, "@") // an abstract socket has no file
 	if !abstract {
 		if err := removeStale(path); err != nil {
 			return nil, failed(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Serve runs a server on a listener until the server ends or stopped is closed: a server may return only after its last
-// call. The error names what was served. It is nil after a stop.
+// call. The error names the server by the argument. It is nil after a stop.
 func Serve(what string, serve func(net.Listener) error, l net.Listener, stopped <-chan struct{}) error {
 	ended := make(chan error, 1)
 	go func() { ended <- serve(l) }()
@@ -24,7 +24,7 @@ func Serve(what string, serve func(net.Listener) error, l net.Listener, stopped 
 	return fmt.Errorf("serve %s: %w", what, err)
 }
 
-// StopTimeout returns a context that ends when requests in flight are to be cut off.
+// StopTimeout returns a context that ends when requests in flight must be cut off.
 func (s *Shared) StopTimeout() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), s.stopTimeout)
 }

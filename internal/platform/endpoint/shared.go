@@ -10,22 +10,22 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Options are the settings that all ports of a process have in common. All are optional.
+// Options are the common settings of all ports of a process. All are optional.
 type Options struct {
-	StopTimeout time.Duration  // for requests in flight after the drain delay; then they are cut off. Default 10 s
-	Budget      *intake.Budget // of what peers make the process keep, on all ports together; default 128 MiB
+	StopTimeout time.Duration  // time for requests in flight after the drain delay, before they are cut off; default 10 s
+	Budget      *intake.Budget // memory for peers on all ports together; default 128 MiB
 
-	Metrics prometheus.Registerer // where metrics are registered; nil: nowhere
+	Metrics prometheus.Registerer // nil does not register the metrics
 	Log     *slog.Logger          // default slog.Default()
 }
 
 const defaultMaxBytes = 128 << 20
 
-// Shared is what the ports of a process have in common. It is made by New.
+// Shared is the common part of all ports of a process. Use New to create it.
 type Shared struct {
-	Connections *intake.Metrics // connections by listener, and the calls that are rejected
-	Budget      *intake.Budget  // of what peers make the process keep
-	Places      *intake.Class   // of that, what open connections take
+	Connections *intake.Metrics // connections by listener, and rejected calls
+	Budget      *intake.Budget  // memory for peers
+	Places      *intake.Class   // the part of the budget for open connections
 	Metrics     prometheus.Registerer
 	Log         *slog.Logger
 

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveUpAfter ends the connections of a listener on which nothing that was sent is acknowledged for that long. grpc-go
-// does so itself, but only with connections of the standard library's own type.
+// giveUpAfter ends connections of a listener on which sent data is not acknowledged for this time. grpc-go does so
+// itself, but only for connections of the standard library's own type.
 func giveUpAfter(wait time.Duration, c syscall.RawConn) error {
 	var failed error
 	if err := c.Control(func(fd uintptr) {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is set on the listener holds for the connections that it accepts.
+// Settings of the listener apply to the connections that it accepts.
 func TestConnectionsGiveUp(t *testing.T) {
 	const timeout = 10 * time.Second
 	s, err := New(Options{})

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// giveUpAfter does nothing: pings find out about a peer that is gone, a little later.
+// giveUpAfter does nothing: pings detect a peer that is gone a little later.
 func giveUpAfter(time.Duration, syscall.RawConn) error { return nil }

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// patience is how long a file may take to be read. While others do not answer it is shorter, so that many of them do
-	// not add up.
+	// patience is the longest time to read a file. It is shorter while others do not answer, so that the waits do not add
+	// up.
 	patience      = 5 * time.Second
 	leastPatience = 100 * time.Millisecond
 )
 
-// ErrNoAnswer is the error of a file that does not answer: a network file system that hangs, or a device.
+// ErrNoAnswer is the error of a file that does not answer: on a network file system that hangs, or a device.
 var ErrNoAnswer = errors.New("reading it takes too long: is it a device, or on a network file system that does " +
 	"not answer?")
 
-// stuck are the files that did not answer in time, and have not answered since.
+// stuck holds the files that did not answer in time, and have not answered since.
 var stuck = struct {
 	sync.Mutex
 	names map[string]bool
 }{names: make(map[string]bool)}
 
-// Same reports whether two looks at a path found the same file, unchanged.
+// Same reports whether two results of Stat show the same file, unchanged.
 func Same(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
@@ -63,7 +63,7 @@ func ReadDir(name string) ([]fs.DirEntry, error) {
 	return Within(name, func() ([]fs.DirEntry, error) { return os.ReadDir(name) })
 }
 
-// Watch adds a directory to a watcher. What does not answer is not added: it would hold up the watcher for all others.
+// Watch adds a directory to a watcher, unless it does not answer: then it would block the watcher.
 func Watch(w interface{ Add(dir string) error }, dir string) error {
 	if _, err := Stat(dir); err != nil {
 		return err
@@ -71,8 +71,8 @@ func Watch(w interface{ Add(dir string) error }, dir string) error {
 	return w.Add(dir) //nolint:wrapcheck // it is the watcher's
 }
 
-// Within calls do, which asks for the file or directory of that name. It returns ErrNoAnswer if that takes too long,
-// and as long as an earlier call for it has no answer. Then do continues in a goroutine of its own, so it must not
+// Within calls do, which accesses the file or directory of that name. It returns ErrNoAnswer if that takes too long, or
+// if an earlier call for the name is still without an answer. Then do continues on a separate goroutine, so it must not
 // change anything that the caller uses.
 func Within[T any](name string, do func() (T, error)) (T, error) {
 	var none T
@@ -110,7 +110,7 @@ func Within[T any](name string, do func() (T, error)) (T, error) {
 	return none, &os.PathError{Op: "read", Path: name, Err: ErrNoAnswer}
 }
 
-// Read reads a file of at most so many bytes.
+// Read reads a file of at most this many bytes.
 func Read(name string, most int64) ([]byte, error) {
 	return Use(name, func(f *os.File) ([]byte, error) {
 		data, err := io.ReadAll(io.LimitReader(f, most+1))
@@ -121,7 +121,7 @@ func Read(name string, most int64) ([]byte, error) {
 	})
 }
 
-// Leaves reports whether a name in a directory leads to a file that is not below that directory, by symbolic links.
+// Leaves reports whether a name in a directory leads out of that directory, by symbolic links.
 func Leaves(dir, name string) bool {
 	root, err := follow(dir)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
-// A read that has no answer ends, and is not begun again while it has none. Many such files together cost little more
-// than one.
+// A read without an answer ends, and is not repeated before the answer. Many such files together cost little more than
+// one.
 func TestAFileDoesNotAnswer(t *testing.T) {
 	dir := t.TempDir()
 	name := func(i int) string {

@@ -25,12 +25,12 @@ func hung(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		_ = syscall.Unmount(dir, syscall.MNT_DETACH)
-		_ = device.Close() // what waits gets an error
+		_ = device.Close() // pending requests fail
 	})
 	return dir
 }
 
-// Nothing that is asked of a file system that does not answer waits for it.
+// No function waits for a file system that does not answer.
 func TestAFileSystemDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	dir := hung(t)

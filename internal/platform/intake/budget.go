@@ -7,13 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// Budget bounds the bytes that peers make the process keep, on all ports together. Bounds of single classes do not
-// suffice: each may be right, and their sum too much. Each class has bytes reserved for it, so that no class starves
-// another, and takes what it needs besides from what all have in common. Taking and rejecting are a few atomic
+// Budget bounds the memory that peers can make the process use, on all ports together. Bounds of single classes do not
+// suffice: each may be right, and their sum too much. Each class has reserved bytes, so that no class starves another.
+// Beyond its reserve, a class uses the common bytes. For example, with a total of 100 and reserves of 30 and 20, the
+// first class may use up to 80 while the second one is within its reserve. Taking and rejecting are a few atomic
 // operations.
 type Budget struct {
 	total  int64
-	common atomic.Int64 // bytes that are free for any class; below 0 if too much was added
+	common atomic.Int64 // bytes free for any class; negative if too much was added
 
 	mu      sync.Mutex
 	classes []*Class
@@ -26,7 +27,7 @@ func NewBudget(total int64) *Budget {
 	return b
 }
 
-// Class returns a new class of what is kept, with reserved bytes.
+// Class returns a new class with reserved bytes.
 func (b *Budget) Class(name string, reserved int64) *Class {
 	return b.add(&Class{Name: name, reserved: reserved})
 }
@@ -40,8 +41,8 @@ func (b *Budget) add(c *Class) *Class {
 	return c
 }
 
-// Counted returns a class of what has a bound of its own: that many bytes are reserved for it, and held returns how
-// many it holds. Take and Add must not be called.
+// Counted returns a class that is bounded elsewhere: this many bytes are reserved for it, and held returns how many it
+// uses. Take and Add must not be called.
 func (b *Budget) Counted(name string, reserved int64, held func() int64) *Class {
 	return b.add(&Class{Name: name, reserved: reserved, counted: held})
 }
@@ -56,7 +57,7 @@ func (b *Budget) Classes() []*Class {
 	return slices.Clone(b.classes)
 }
 
-// Held returns how many bytes all classes hold.
+// Held returns the bytes of all classes.
 func (b *Budget) Held() (n int64) {
 	for _, c := range b.Classes() {
 		n += c.Held()
@@ -64,17 +65,18 @@ func (b *Budget) Held() (n int64) {
 	return n
 }
 
-// Class is one kind of what peers make the process keep. A nil Class has room for everything, and counts nothing.
+// Class is a kind of memory that peers can make the process use. A nil Class has room for everything, and counts
+// nothing.
 type Class struct {
 	Name string
 
 	budget   *Budget
 	reserved int64
 	held     atomic.Int64
-	counted  func() int64 // nil: held has the number
+	counted  func() int64 // replaces held in a class from Counted
 }
 
-// Take takes bytes, or returns false if there is no room for them.
+// Take adds bytes, or returns false without room for them.
 func (c *Class) Take(n int64) bool {
 	if c == nil {
 		return true
@@ -86,15 +88,14 @@ func (c *Class) Take(n int64) bool {
 	return false
 }
 
-// Add takes bytes for which there need not be room, because they are kept already. With a negative number it gives
-// bytes back.
+// Add adds bytes even without room, because they are already in use. A negative number returns bytes.
 func (c *Class) Add(n int64) {
 	if c != nil {
 		c.add(n)
 	}
 }
 
-// add returns how many bytes are free for the class; below 0 if it has too many.
+// add returns the number of bytes that remain free for the class; negative if it has too many.
 func (c *Class) add(n int64) int64 {
 	is := c.held.Add(n)
 	beyond := max(is-c.reserved, 0)
@@ -105,7 +106,7 @@ func (c *Class) add(n int64) int64 {
 	return common
 }
 
-// Free returns for how many more bytes there is room; below 0 if too much was added.
+// Free returns the number of free bytes for the class; negative if too much was added.
 func (c *Class) Free() int64 {
 	free := c.reserved - c.held.Load()
 	common := c.budget.common.Load()
@@ -115,7 +116,7 @@ func (c *Class) Free() int64 {
 	return free + max(common, 0)
 }
 
-// certain returns how many things of some bytes there is always room for.
+// certain returns how many items of this size always fit into the reserve.
 func (c *Class) certain(size int64) int {
 	if c == nil || size == 0 {
 		return math.MaxInt
@@ -123,7 +124,7 @@ func (c *Class) certain(size int64) int {
 	return int(c.reserved / size)
 }
 
-// Held returns how many bytes the class holds.
+// Held returns the bytes of the class.
 func (c *Class) Held() int64 {
 	if c == nil {
 		return 0

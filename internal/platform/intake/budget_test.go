@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// A class gets what is reserved for it and what is free for all; nothing that another class does takes its reserve
-// away.
+// A class may use its reserve and the common free bytes. No other class can use up its reserve.
 func TestBudget(t *testing.T) {
 	b := NewBudget(100)
 	one, other := b.Class("one", 30), b.Class("other", 20)
@@ -52,7 +51,7 @@ func TestBudgetIsNotExceededConcurrently(t *testing.T) {
 			c := classes[i%2]
 			for n := range int64(2_000) {
 				if c.Take(n % 90) {
-					if held := b.Held(); held > 1_000+8*90 { // others may be about to give back what they were rejected
+					if held := b.Held(); held > 1_000+8*90 { // others may still hold bytes whose Take is being rejected
 						t.Errorf("%d bytes are held", held)
 					}
 					c.Add(-(n % 90))
@@ -66,8 +65,8 @@ func TestBudgetIsNotExceededConcurrently(t *testing.T) {
 	}
 }
 
-// When there is no room, a connection is closed that holds much, and never one that holds little. What it holds counts
-// until the transport gives it back.
+// When the class is full, a connection with much memory is closed, and never one with little. Its memory counts until
+// the transport returns it.
 func TestConnectionThatHoldsMostIsClosed(t *testing.T) {
 	m, err := NewMetrics(nil)
 	if err != nil {

@@ -5,41 +5,41 @@ import (
 	"sync"
 )
 
-// small is the number of bytes up to which a connection may use twice the overdraft.
+// small is the size, in bytes, up to which a connection may use twice the overdraft.
 const small = 64 << 10
 
-// Bytes bounds the memory that is held for the clients of a listener, for each connection and for all of them. A
-// connection over its bound is closed. When the class has no room, a connection is closed that holds at least half as
-// much as any other.
+// Bytes bounds the memory for the clients of a listener, for each connection and for all of them. A connection that
+// exceeds its bound is closed. When the class is full, a connection is closed that uses at least half as much as any
+// other.
 //
-// What a transport holds for a connection counts until the transport gives it back, also after the connection is
-// closed: only then has the memory become free.
+// The memory of a connection counts until the transport returns it, even after the connection is closed: only then is
+// the memory free.
 type Bytes struct {
 	connection int64
 	class      *Class
 
 	mu sync.Mutex
-	// open connections that hold something, by the length of that number in bits; each is the first of a list
+	// open connections with memory, by its number of bits: each entry is the first of a list
 	holders [65]*Conn
-	leaving int64 // held by closed connections
+	leaving int64 // memory of closed connections
 }
 
-// NewBytes returns the bound for one connection, in bytes, and for all connections together, which the class has.
+// NewBytes returns a bound for each connection, in bytes. The class bounds all connections together.
 func NewBytes(connection int64, class *Class) *Bytes {
 	return &Bytes{connection: connection, class: class}
 }
 
-// Held returns how many bytes are held.
+// Held returns the memory of all connections, in bytes.
 func (b *Bytes) Held() int64 { return b.class.Held() }
 
-// heldBytes counts the bytes of one connection. It is changed under the mutex of Bytes.
+// heldBytes counts the memory of one connection, in bytes. It is guarded by the mutex of Bytes.
 type heldBytes struct {
 	all        int64
 	closed     bool  // the connection is closed, or soon will be
-	prev, next *Conn // in Bytes.holders
+	prev, next *Conn // neighbours in the list of Bytes.holders
 }
 
-// hasRoom reports whether more bytes may be held for a connection.
+// hasRoom reports whether a connection may use more bytes.
 func (b *Bytes) hasRoom(c *Conn, n int64) bool {
 	if b == nil {
 		return true
@@ -73,7 +73,7 @@ func (b *Bytes) adjust(c *Conn, more int64) bool {
 	return fits
 }
 
-// reserve sets how many bytes a connection holds, and reports whether they are more than before.
+// reserve sets the memory of a connection, and reports whether it has grown.
 func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
 	more := n - c.bytes.all
 	if more == 0 {
@@ -91,8 +91,8 @@ func (b *Bytes) reserve(c *Conn, n int64) (grows bool) {
 	return more > 0
 }
 
-// makeRoom closes the connections that hold most until what they will give back is enough. It returns them, and whether
-// c may stay.
+// makeRoom closes the connections with the most memory until the memory that they will return suffices. It returns
+// them, and whether c may stay.
 func (b *Bytes) makeRoom(c *Conn) (cut []*Conn, stays bool) {
 	for b.class != nil && b.class.Free()+b.leaving < 0 {
 		most := b.most()
@@ -112,10 +112,10 @@ func (b *Bytes) makeRoom(c *Conn) (cut []*Conn, stays bool) {
 	return cut, b.class.Free() >= -most
 }
 
-// overdraft is which part of the budget connections may hold beyond it while closed connections give theirs back.
+// overdraft is the part of the budget that connections may use beyond it while closed connections still use memory.
 const overdraft = 8
 
-// most returns a connection that holds at least half as much as any other.
+// most returns a connection that uses at least half as much as any other.
 func (b *Bytes) most() *Conn {
 	for i := len(b.holders) - 1; i > 0; i-- {
 		if b.holders[i] != nil {
@@ -162,7 +162,7 @@ func (b *Bytes) leave(c *Conn) {
 	b.leaving += c.bytes.all
 }
 
-// release removes a closed connection. What a transport holds for it counts until the transport gives it back.
+// release removes a closed connection. Its memory counts until the transport returns it.
 func (b *Bytes) release(c *Conn) {
 	if b == nil {
 		return

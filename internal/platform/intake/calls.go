@@ -11,9 +11,8 @@ import (
 const peerFactor = 8
 
 // Calls bounds the calls in flight. A connection may have as many calls as are still free, minus an eighth of the calls
-// of its peer. So a single connection gets nearly half of all calls, and one peer at most eight ninths. However many
-// connections flood the server, some calls stay free for other connections, even for other connections of the same
-// peer.
+// of its peer. So a single connection may use nearly half of all calls, and one peer at most eight ninths. However many
+// connections flood the server, some calls stay free for other connections, even of the same peer.
 type Calls struct {
 	most  int64
 	total atomic.Int64
@@ -35,19 +34,19 @@ func NewCalls(most int, m *Metrics) *Calls {
 // InFlight returns the number of calls in flight.
 func (b *Calls) InFlight() int64 { return b.total.Load() }
 
-// NoRoom counts a call that a transport rejects before Begin, because there is no room for what it takes.
+// NoRoom counts a call that a transport rejects before Begin, for lack of memory.
 func (b *Calls) NoRoom() { b.rejectedBytes.Inc() }
 
-// InFlight is a call in flight. The zero value is no call.
+// InFlight is a call in flight. The zero value is not a call.
 type InFlight struct {
 	conn   *Conn
 	period uint32
-	more   int32 // calls that it counts as besides itself
+	more   int32 // additional calls that it counts as
 	awaits bool  // its message has not arrived yet
 }
 
-// Begin admits a call before its message is read. If it returns false, the caller rejects the call and must not call
-// End. The connection may be nil.
+// Begin counts a call before its message is read. If it returns false, the caller must reject the call and must not
+// call End. The connection may be nil.
 func (b *Calls) Begin(c *Conn) (InFlight, bool) {
 	if !b.admit(c, 1) {
 		return InFlight{}, false
@@ -60,7 +59,7 @@ func (b *Calls) Begin(c *Conn) (InFlight, bool) {
 	return InFlight{conn: c, period: period, awaits: true}, true
 }
 
-// admit counts some calls of a connection, or returns false if there are too many.
+// admit counts calls of a connection, or returns false if there are too many.
 func (b *Calls) admit(c *Conn, calls int64) bool {
 	free := b.most - b.total.Add(calls)
 	if free < 0 {
@@ -86,8 +85,8 @@ func (b *Calls) admit(c *Conn, calls int64) bool {
 	return false
 }
 
-// More counts a call that has arrived as some more calls, because it makes as much work as they would. If it returns
-// false, the caller rejects the call, and ends it as usual.
+// More counts a call that has arrived as additional calls, because it causes as much work. If it returns false, the
+// caller must reject the call, and end it as usual.
 func (b *Calls) More(call *InFlight, calls int) bool {
 	if calls <= 0 {
 		return true

@@ -94,7 +94,7 @@ func TestMessagesThatAreMissing(t *testing.T) {
 	if c.turn() {
 		t.Error("late, though the message arrived")
 	}
-	calls.End(quick) // without a message: its caller has given up
+	calls.End(quick) // without a message: its client has given up
 	calls.End(slow)
 	for range 2 {
 		if c.turn() {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Reason is why a connection was closed.
+// Reason is the reason for closing a connection.
 type Reason int
 
-// Reasons that a transport finds.
+// Reasons found by a transport.
 const (
 	HeadersWithoutEnd = headers    // a header block in too many frames
-	NotReading        = notReading // the client does not read answers, or does not let them be sent
-	TooManyFrames     = frames     // frames that belong to no call
+	NotReading        = notReading // the client does not read answers, or opens no windows for them
+	TooManyFrames     = frames     // frames outside of calls
 	TooManyPings      = pings
 	PingNotAnswered   = noPong
 )
@@ -34,7 +34,7 @@ const (
 	pings
 	noPong
 	handshaking
-	tooMany // closed at once
+	tooMany // closed immediately
 )
 
 var reasons = [...]string{
@@ -43,7 +43,7 @@ var reasons = [...]string{
 	frames:       "frames", pings: "pings", noPong: "no_pong", handshaking: "handshake", tooMany: "too_many",
 }
 
-// never is the time of the last call of a connection that has had no call.
+// never is the time of the last call of a connection without a call.
 const never = 0
 
 var epoch = time.Now().Add(-time.Second) // so that no time is 0
@@ -52,60 +52,59 @@ var epoch = time.Now().Add(-time.Second) // so that no time is 0
 func clock() int64 { return int64(time.Since(epoch)) }
 
 const (
-	// slowWrite is how long a write may take. After that the client counts as one that does not read its answers, and
+	// slowWrite is the longest time for a normal write. After that the client counts as not reading its answers, and
 	// nothing more is read from its connection.
 	slowWrite = int64(time.Millisecond)
 
-	// writeBuffer bounds what the kernel keeps for a client that does not read; without it the buffer grows to
-	// megabytes. An answer has about fifty bytes.
+	// writeBuffer bounds the kernel's buffer for a client that does not read; by default it grows to megabytes. An answer
+	// has about fifty bytes.
 	writeBuffer = 256 << 10
 
 	// readAhead is how many bytes are still read during a slow write. The answers to requests of that size fit into one
-	// write of the transport, so answers for a slow client do not pile up.
+	// write of the transport, so answers for a slow client do not accumulate.
 	readAhead = 16 << 10
 
-	// fullRead is the size from which a read that fills its buffer says that the client has sent more than is read at
-	// once.
+	// fullRead is the smallest size of a full buffer that indicates more data to read.
 	fullRead = 1 << 10
 )
 
-// How much memory net/http needs for the header of a request: some copies of its text, and some bytes for each line,
-// however short. A header of five-byte lines needs 20 to 23 times its size.
+// Memory of net/http for the header of a request: some copies of its text, and some bytes for each line, however short.
+// A header of five-byte lines needs 20 to 23 times its size.
 const (
 	headerCopies = 2
 	perLine      = 110
 )
 
-// Conn is a connection that a Listener accepted.
+// Conn is a connection of a Listener.
 type Conn struct {
 	net.Conn
 
 	listener *Listener
 	peer     *peer
-	accepted int64 // by clock
+	accepted int64 // time of Accept, by clock
 
-	inAll, inPeer *list.Element // under the listener's mutex; nil: removed from the lists
+	inAll, inPeer *list.Element // guarded by the listener's mutex; nil after removal from the lists
 
-	last    atomic.Int64    // when a message last arrived, by clock; never if none did
-	calls   atomic.Int64    // in flight
-	streams atomic.Int64    // that stay open
-	await   [2]atomic.Int64 // calls whose message has not arrived, by the parity of the period in which they began
-	turns   atomic.Uint32   // the current period
+	last    atomic.Int64    // time of the last message, by clock; never without one
+	calls   atomic.Int64    // calls in flight
+	streams atomic.Int64    // streams of Streams
+	await   [2]atomic.Int64 // calls without a message, by the parity of the period in which they started
+	turns   atomic.Uint32   // current period
 	bytes   heldBytes
 
-	handshake *handshake // of TLS; nil without
+	handshake *handshake // TLS handshake, or nil
 
-	inBody atomic.Bool  // what arrives is the body of a request over HTTP/1, not a header
-	header atomic.Int64 // bytes that are held for that header
+	inBody atomic.Bool  // received data is the body of a request over HTTP/1, not a header
+	header atomic.Int64 // memory for that header, in bytes
 
-	writing atomic.Int64 // when the current write began, by clock; 0: there is none
-	ahead   int          // bytes that were read during a slow write
-	behind  bool         // the last read filled its buffer: more has probably arrived
+	writing atomic.Int64 // start of the current write, by clock; 0 without one
+	ahead   int          // bytes read during a slow write
+	behind  bool         // the last read filled its buffer, so more data has probably arrived
 	waiting atomic.Bool  // the reader waits for the writer
 	isCut   atomic.Bool  // the connection was closed for exceeding a bound
 	mu      sync.Mutex
-	written sync.Cond // with mu: a write ended, or the connection is closed
-	closed  bool      // under mu
+	written sync.Cond // signals the end of a write, or of the connection; uses mu
+	closed  bool      // guarded by mu
 }
 
 func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
@@ -120,8 +119,8 @@ func newConn(raw net.Conn, l *Listener, p *peer, now int64) *Conn {
 	return c
 }
 
-// Read implements net.Conn. It waits while the client does not read its answers. A client that has sent more than is
-// read at once waits its turn: if it is served until the runtime interrupts it, after 10 ms, a hundred such clients
+// Read implements net.Conn. It waits while the client does not read its answers. A client that sends more than fits
+// into one read waits its turn: if it ran until the runtime interrupts it, after 10 ms, a hundred such clients would
 // delay all others by half a second.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.behind {
@@ -154,7 +153,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// awaitWrite waits until the write that began at since has ended.
+// awaitWrite waits for the end of the write that started at since.
 func (c *Conn) awaitWrite(since int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,11 +193,11 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Secured records that the TLS handshake is finished.
+// Secured records that the TLS handshake is complete.
 func (c *Conn) Secured() { c.handshake.finish() }
 
-// receivedHeader counts a part of the header of a request over HTTP/1 as the memory that it needs. It returns false if
-// that is too much: then the connection is closed.
+// receivedHeader counts the memory for a part of an HTTP/1 header. It returns false if that is too much: then the
+// connection is closed.
 func (c *Conn) receivedHeader(p []byte) bool {
 	if c.listener.options.Bytes == nil {
 		return true
@@ -209,7 +208,7 @@ func (c *Conn) receivedHeader(p []byte) bool {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
-	if closed { // perhaps before this was added
+	if closed { // perhaps before the header was added
 		c.releaseHeader()
 	}
 	return fits
@@ -217,7 +216,7 @@ func (c *Conn) receivedHeader(p []byte) bool {
 
 var newline = []byte{'\n'}
 
-// BeginBody records that the header of a request over HTTP/1 has arrived. It counts as held until EndRequest; what
+// BeginBody records that the header of an HTTP/1 request has arrived. It counts as memory until EndRequest. Data that
 // arrives in between is the request's body, and does not count.
 func (c *Conn) BeginBody() {
 	if !c.inBody.Swap(true) {
@@ -225,8 +224,8 @@ func (c *Conn) BeginBody() {
 	}
 }
 
-// EndRequest records that a request over HTTP/1 is answered, and its body was read to its end; or that its connection
-// has ended.
+// EndRequest records that an HTTP/1 request is answered, and its body was read to its end, or that its connection has
+// ended.
 func (c *Conn) EndRequest() {
 	if c.inBody.Swap(false) {
 		c.listener.options.Places.Add(-c.listener.options.Request)
@@ -234,15 +233,15 @@ func (c *Conn) EndRequest() {
 	c.releaseHeader()
 }
 
-// releaseHeader gives back what is held for the header of a request.
+// releaseHeader returns the memory for a request's header.
 func (c *Conn) releaseHeader() {
 	if n := c.header.Swap(0); n > 0 {
 		c.Hold(-n)
 	}
 }
 
-// Hold adds to the bytes that a transport holds for this connection: of messages, header fields and answers. It returns
-// false if that is too much: then the connection is closed.
+// Hold adds to the memory of a transport for this connection: messages, header fields and answers. It returns false if
+// that is too much: then the connection is closed.
 func (c *Conn) Hold(n int64) bool {
 	if c.listener.options.Bytes.adjust(c, n) {
 		return true
@@ -251,25 +250,24 @@ func (c *Conn) Hold(n int64) bool {
 	return false
 }
 
-// HasRoom reports whether a transport may hold more bytes for this connection.
+// HasRoom reports whether a transport may use more memory for this connection.
 func (c *Conn) HasRoom(n int64) bool { return c.listener.options.Bytes.hasRoom(c, n) }
 
-// IsCut reports whether the connection was closed for exceeding a bound. What has arrived on it before must not be
-// worked on any more.
+// IsCut reports whether the connection was closed for exceeding a bound. Data received before must not be processed any
+// further.
 func (c *Conn) IsCut() bool { return c.isCut.Load() }
 
-// Cut closes a connection on which a transport has found that it is over a bound.
+// Cut closes a connection that exceeds a bound of a transport.
 func (c *Conn) Cut(why Reason) { c.cut(why) }
 
-// Count counts a connection that a transport closes itself, because it has something to say to the client first.
+// Count counts a connection that a transport closes itself, after a message to the client.
 func (c *Conn) Count(why Reason) {
 	c.listener.metrics.closed[why].Inc()
 	c.listener.options.Log.Debug("connection closed", "listener", c.listener.options.Name, "peer", c.peer.key, "reason",
 		reasons[why])
 }
 
-// cut closes a connection that is over a bound. What a transport gives back later may still be over it, and is not
-// counted again.
+// cut closes a connection that exceeds a bound. Bytes returned later may still exceed it, and are not counted again.
 func (c *Conn) cut(why Reason) {
 	c.mu.Lock()
 	again := c.closed
@@ -286,7 +284,7 @@ func (c *Conn) cut(why Reason) {
 	_ = c.Close()
 }
 
-// idle reports whether a connection is not in use although its client has had time to make a call.
+// idle reports whether a connection is unused, although its client has had time to make a call.
 func (c *Conn) idle(now int64) bool {
 	return c.calls.Load() == 0 && c.streams.Load() == 0 &&
 		now-max(c.accepted, c.last.Load()) >= int64(c.listener.options.Settled)
@@ -303,8 +301,8 @@ func (c *Conn) late(now int64, o *Options) Reason {
 	return inTime
 }
 
-// turn begins a new period of waiting for messages. It reports whether a message is missing whose call began before the
-// period that now ends.
+// turn starts a new period of waiting for messages. It reports whether a message is missing for a call that started
+// before the previous period.
 func (c *Conn) turn() bool {
 	next := c.turns.Load() + 1
 	if c.await[next%2].Load() > 0 {

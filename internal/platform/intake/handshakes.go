@@ -7,24 +7,24 @@ import (
 	"sync/atomic"
 )
 
-// maxHandshakes is how many TLS handshakes of a port may be unfinished at once, at most half of its connections.
+// maxHandshakes is the largest number of unfinished TLS handshakes of a port, but at most half of its connections.
 const maxHandshakes = 512
 
-// busyShare is the part of the unfinished handshakes from which a peer makes room for others.
+// busyShare: a peer with more than this part (1/busyShare) of the unfinished handshakes makes room for others.
 const busyShare = 8
 
 // handshakes bounds the TLS handshakes of a listener. Each costs the server a signature, and an attacker a few bytes.
-// So few are unfinished at once, at most half of them of one peer: when there is no room, a new one replaces the oldest
-// of the peer that has most. And few are worked on at once, in turns of the peers, so that most of the processors stay
-// for connections that are open.
+// So the number of unfinished handshakes is small, with at most half of them from one peer: when it is reached, a new
+// handshake replaces the oldest one of the peer with the most. And only a few are processed concurrently, in turns of
+// the peers, so that most of the processors stay free for open connections.
 type handshakes struct {
 	most int
 
 	mu    sync.Mutex
-	open  list.List          // of *handshake, the oldest first
-	above map[*peer]struct{} // peers with more than a part of them; fewer than busyShare
-	free  int                // turns that nobody has
-	await list.List          // of *peer, with handshakes that wait for a turn
+	open  list.List          // *handshake, oldest first
+	above map[*peer]struct{} // peers with more than 1/busyShare of them; fewer than busyShare
+	free  int                // free turns
+	await list.List          // *peer with handshakes that wait for a turn
 }
 
 func newHandshakes(connections int) *handshakes {
@@ -35,28 +35,27 @@ func newHandshakes(connections int) *handshakes {
 	return &handshakes{most: most, above: make(map[*peer]struct{}), free: max(1, runtime.GOMAXPROCS(0)/2)}
 }
 
-// handshake is the TLS handshake of one connection. A nil handshake is over.
+// handshake is the TLS handshake of one connection. A nil handshake is complete.
 type handshake struct {
 	all  *handshakes
 	conn *Conn
 	over atomic.Bool
 
-	// Under the mutex of all.
+	// Guarded by the mutex of all.
 	inAll, inPeer *list.Element
-	awaits        *list.Element // in the peer's list of those that wait
-	has           bool          // has a turn
-	turn          chan struct{} // gets a value with a turn, or is closed with a handshake that waits for one
+	awaits        *list.Element // element in the peer's await list
+	has           bool          // it has a turn
+	turn          chan struct{} // receives a value with a turn; closed when a waiting handshake ends
 }
 
-// peerHandshakes are those of one peer, under the mutex of handshakes.
+// peerHandshakes are the handshakes of one peer, guarded by the mutex of handshakes.
 type peerHandshakes struct {
-	open    list.List     // of *handshake, the oldest first
-	await   list.List     // of *handshake, those that wait for a turn
-	inAwait *list.Element // in handshakes.await, while there are any
+	open    list.List     // *handshake, oldest first
+	await   list.List     // *handshake, waiting for a turn
+	inAwait *list.Element // element in handshakes.await, if await is not empty
 }
 
-// begin adds the handshake of a new connection. It returns the connection that makes room for it and must be closed, or
-// nil.
+// begin adds the handshake of a new connection. It returns the connection that is replaced and must be closed, or nil.
 func (h *handshake) begin() (replaced *Conn) {
 	if h == nil {
 		return nil
@@ -64,7 +63,7 @@ func (h *handshake) begin() (replaced *Conn) {
 	a, mine := h.all, &h.conn.peer.handshakes
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if h.over.Load() { // the connection is closed already
+	if h.over.Load() { // the connection is already closed
 		return nil
 	}
 	var old *list.Element
@@ -83,7 +82,7 @@ func (h *handshake) begin() (replaced *Conn) {
 	return replaced
 }
 
-// busiest returns the handshakes of the peer that has most, or all if none has many.
+// busiest returns the handshakes of the peer with the most, or all handshakes if no peer has many.
 func (a *handshakes) busiest() *list.List {
 	most := &a.open
 	n := 0
@@ -104,7 +103,7 @@ func (a *handshakes) rank(p *peer) {
 	}
 }
 
-// end ends a handshake, finished or not. The caller holds the mutex.
+// end ends a handshake, complete or not. The mutex must be held.
 func (a *handshakes) end(h *handshake) {
 	if h.over.Swap(true) || h.inAll == nil {
 		return
@@ -130,7 +129,7 @@ func (h *handshake) finish() {
 	h.all.end(h)
 }
 
-// pause gives a turn back: the handshake waits for its client.
+// pause returns the turn: the handshake waits for its client.
 func (h *handshake) pause() {
 	if h == nil || h.over.Load() {
 		return
@@ -140,8 +139,7 @@ func (h *handshake) pause() {
 	h.all.giveBack(h)
 }
 
-// proceed waits for a turn to work on what the client has sent. It returns false if the handshake has made room for
-// another one.
+// proceed waits for a turn to process the client's data. It returns false if the handshake was replaced by another one.
 func (h *handshake) proceed() bool {
 	if h == nil || h.over.Load() {
 		return true
@@ -166,7 +164,7 @@ func (h *handshake) proceed() bool {
 	return h.has
 }
 
-// giveBack gives the turn of a handshake to the next one. The peers take turns. The caller holds the mutex.
+// giveBack passes the turn of a handshake to the next one. The peers take turns. The mutex must be held.
 func (a *handshakes) giveBack(h *handshake) {
 	if !h.has {
 		return
@@ -183,8 +181,8 @@ func (a *handshakes) giveBack(h *handshake) {
 	next.turn <- struct{}{}
 }
 
-// waitNoMore removes a handshake from those that wait. The others of its peer wait behind those of all other peers. The
-// caller holds the mutex.
+// waitNoMore removes a handshake from the waiting ones. The others of its peer move behind those of all other peers.
+// The mutex must be held.
 func (a *handshakes) waitNoMore(h *handshake) {
 	p := &h.conn.peer.handshakes
 	p.await.Remove(h.awaits)

@@ -11,27 +11,27 @@ import (
 
 // Options are the settings of a Listener.
 type Options struct {
-	Name           string        // of the listener, in metrics and in the log
-	MaxConnections int           // open at once; 0: no bound
-	PeerShare      float64       // part of MaxConnections that a peer keeps when all are in use; 0 to 1
-	FirstCall      time.Duration // a connection without a call is closed after this time; 0: never
-	Message        time.Duration // a connection is closed if a call's message does not arrive in this time; 0: never
-	Write          time.Duration // a connection is closed if its client reads nothing for this time; 0: never
+	Name           string        // name of the listener, in metrics and in the log
+	MaxConnections int           // largest number of open connections; 0 disables the bound
+	PeerShare      float64       // part of MaxConnections for a peer when all are in use; 0 to 1
+	FirstCall      time.Duration // longest time of a connection without a call; 0 disables the bound
+	Message        time.Duration // longest time for a call's message to arrive; 0 disables the bound
+	Write          time.Duration // longest time in which a client reads nothing; 0 disables the bound
 
-	// Settled is the age from which an unused connection may be closed to make room for another: by then its client has
-	// had time to make a call. Default 1 s.
+	// Settled is the age from which an unused connection may be replaced by another: by then its client has had time to
+	// make a call. Default 1 s.
 	Settled time.Duration
 
 	// ReadsAreCalls is for HTTP/1, where no calls are reported: every read counts as use. With Bytes, headers count as
-	// held until EndRequest.
+	// memory until EndRequest.
 	ReadsAreCalls bool
 
-	Bytes   *Bytes // bounds incomplete messages; nil: no bound
-	Places  *Class // what connections take, each Size bytes; nil: they are not counted
-	Size    int64  // of a connection that does nothing
-	Request int64  // what a request over HTTP/1 takes besides, from BeginBody to EndRequest
+	Bytes   *Bytes // bounds incomplete messages; nil disables the bound
+	Places  *Class // memory of open connections; nil disables the count
+	Size    int64  // memory of an idle connection
+	Request int64  // additional memory of an HTTP/1 request, from BeginBody to EndRequest
 
-	// Encrypted is for ports with TLS: unfinished handshakes have bounds of their own. Conn.Secured tells the end of each.
+	// Encrypted is for ports with TLS: unfinished handshakes have separate bounds. Conn.Secured ends a handshake.
 	Encrypted bool
 
 	Metrics *Metrics // required
@@ -42,19 +42,19 @@ const (
 	// logEvery is the shortest time between two log lines about rejected connections.
 	logEvery = time.Minute
 
-	// maxLooks bounds how many connections are examined to find one that may be closed.
+	// maxLooks is the largest number of connections that are examined to find one to close.
 	maxLooks = 32
 )
 
-// Listener accepts connections within bounds. A connection beyond the bound replaces one that is not in use, or is
-// closed at once. If it waited in the kernel's queue instead, its client would notice only by a timeout, and would not
-// try another server.
+// Listener accepts connections within bounds. A connection beyond the bound replaces an unused one, or is closed
+// immediately. If it waited in the kernel's queue instead, its client would only notice by a timeout, and would not try
+// another server.
 type Listener struct {
 	net.Listener
 
 	options    Options
-	handshakes *handshakes // nil: they have no bound
-	share      int         // connections that a peer keeps when all are in use
+	handshakes *handshakes // nil disables their bounds
+	share      int         // connections for a peer when all are in use
 	metrics    listenerMetrics
 	logged     atomic.Int64 // when rejected connections were last logged, by clock
 
@@ -62,7 +62,7 @@ type Listener struct {
 	stop func()
 
 	mu    sync.Mutex
-	open  list.List // of *Conn, roughly in the order of their last use
+	open  list.List // *Conn, roughly in the order of their last use
 	peers map[string]*peer
 	above map[*peer]struct{} // peers with more than their share; at most 1/PeerShare of them
 }
@@ -124,8 +124,8 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// admit adds a connection. If there is no room it may replace another connection, which the caller must close. It
-// returns nil if no connection can be replaced either.
+// admit adds a connection. If there is no place, it may replace another connection, which the caller must close. It
+// returns nil if no connection can be replaced.
 func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	now := clock()
 	key := PeerOf(raw.RemoteAddr())
@@ -152,14 +152,14 @@ func (l *Listener) admit(raw net.Conn) (admitted, replaced *Conn) {
 	return c, replaced
 }
 
-// hasPlace reports whether one more connection may be open.
+// hasPlace reports whether another connection may be open.
 func (l *Listener) hasPlace() bool {
 	o := &l.options
 	return (o.MaxConnections == 0 || l.open.Len() < o.MaxConnections) && (o.Places == nil || o.Places.Free() >= o.Size)
 }
 
-// makePlace chooses the connection that a new one of a peer replaces. A peer within its share may replace any
-// connection of a peer above its share, even one in use. Otherwise only an unused connection is replaced.
+// makePlace chooses the connection to replace for a new one of a peer. A peer within its share may replace any
+// connection of a peer above its share, even an active one. Otherwise only an unused connection is replaced.
 func (l *Listener) makePlace(key string, now int64) *Conn {
 	mine := l.peers[key]
 	if mine != nil && mine.open.Len() >= l.share {
@@ -177,10 +177,10 @@ func (l *Listener) makePlace(key string, now int64) *Conn {
 	return oldest(&l.open, now, true)
 }
 
-// oldest finds the least recently used connection of a list, and prefers one that never made a call. It examines a few
+// oldest finds the least recently used connection of a list, and prefers one without any call. It examines a few
 // connections and moves each to the back, so the order stays nearly right at little cost.
 func oldest(of *list.List, now int64, idleOnly bool) *Conn {
-	var called *Conn // the best one that has made a call
+	var called *Conn // the best one with a call
 	for range min(maxLooks, of.Len()) {
 		e := of.Front()
 		c := e.Value.(*Conn)
@@ -265,7 +265,7 @@ func (l *Listener) sweep(every time.Duration) {
 	}
 }
 
-// late finds the connections that exceed a time bound. With turn it begins a new period of waiting for messages.
+// late finds the connections that exceed a time bound. With turn, it starts a new period of waiting for messages.
 func (l *Listener) late(now int64, turn bool) map[*Conn]Reason {
 	var all map[*Conn]Reason
 	l.mu.Lock()

@@ -56,7 +56,7 @@ func listen(t *testing.T, o Options) *running {
 	return r
 }
 
-// dial connects from an address of this machine, which is a peer of its own.
+// dial connects from an address of this machine, which is a separate peer.
 func (r *running) dial(t *testing.T, from string) net.Conn {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -91,7 +91,7 @@ func closed(t *testing.T, c net.Conn) {
 	}
 }
 
-// open checks that a connection is still open: what the server writes arrives.
+// open checks that a connection is still open: data from the server arrives.
 func open(t *testing.T, c net.Conn, server *Conn) {
 	t.Helper()
 	if _, err := server.Write([]byte("x")); err != nil {

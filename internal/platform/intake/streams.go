@@ -2,8 +2,8 @@ package intake
 
 import "sync/atomic"
 
-// Streams bounds calls that stay open for days. They do not count as calls in flight: a few proxies would use up the
-// bound of all callers. They are divided among connections and peers like the calls in flight.
+// Streams bounds calls that stay open for days. They do not count as calls in flight: otherwise a few proxies would use
+// up the bound for all clients. They are divided among connections and peers like the calls in flight.
 type Streams struct {
 	most  int64
 	total atomic.Int64
@@ -15,8 +15,7 @@ func NewStreams(most int) *Streams { return &Streams{most: int64(most)} }
 // Open returns the number of open streams.
 func (b *Streams) Open() int64 { return b.total.Load() }
 
-// Rejection is the bound that a stream is over: "all", "peer" or "connection". It is empty for a stream that is
-// admitted.
+// Rejection is the bound that a stream exceeds: "all", "peer" or "connection". It is empty for an accepted stream.
 type Rejection string
 
 // The bounds.
@@ -26,7 +25,7 @@ const (
 	OverConnection Rejection = "connection"
 )
 
-// Begin admits a stream. If it rejects the stream, the caller must not call End. The connection may be nil. A
+// Begin counts a stream. If it rejects the stream, the caller must not call End. The connection may be nil. A
 // connection with a stream is in use: it neither waits for its first call, nor makes room for another connection.
 func (b *Streams) Begin(c *Conn) Rejection {
 	free := b.most - b.total.Add(1)

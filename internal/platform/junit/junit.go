@@ -1,6 +1,6 @@
 // Package junit writes JUnit XML, with the elements and attributes that CI servers agree on.
 //
-// It knows nothing of what was tested. Its functions may be called concurrently.
+// It is independent of the kind of tests. Its functions may be called concurrently.
 package junit
 
 import (
@@ -46,14 +46,14 @@ type Case struct {
 	Skipped *Text   `xml:"skipped"`
 }
 
-// Text says why a test did not pass.
+// Text is the reason why a test did not pass.
 type Text struct {
 	Message string `xml:"message,attr"`
 	Type    string `xml:"type,attr,omitempty"`
 	Text    string `xml:",cdata"`
 }
 
-// Seconds is a time that is written in seconds.
+// Seconds is a duration that is written in seconds.
 type Seconds time.Duration
 
 // MarshalText implements encoding.TextMarshaler.
@@ -75,7 +75,7 @@ func Write(to io.Writer, all *Suites) error {
 	return err
 }
 
-// Printable replaces the characters that XML cannot hold: in the CDATA of a Text they would not be escaped.
+// Printable replaces the characters that XML cannot contain: in the CDATA of a Text they would not be escaped.
 func Printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' && c != '\n' && c != '\t' || c == 0xfffe || c == 0xffff {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// MaxRecord bounds a log record, in bytes as they are written.
+// MaxRecord is the largest size of a log record, in bytes as written.
 const MaxRecord = 16 << 10
 
 var errTooLong = errors.New("the log record is too long")
@@ -21,11 +21,11 @@ func (w shortWriter) Write(p []byte) (int, error) {
 	if len(p) > MaxRecord {
 		return 0, errTooLong
 	}
-	return w.Writer.Write(p) //nolint:wrapcheck // it is no layer of its own
+	return w.Writer.Write(p) //nolint:wrapcheck // it returns the error of the writer below
 }
 
-// bounded is a handler whose records have at most MaxRecord bytes. It writes to a shortWriter. A record that is too
-// long is written again with shorter values, which end with a mark; at last without its values.
+// bounded is a handler whose records have at most MaxRecord bytes. It writes to a shortWriter. If a record is too long,
+// bounded writes it with shorter values, which end with a mark, and finally without its values.
 type bounded struct {
 	slog.Handler
 	bare slog.Handler // without attributes
@@ -58,7 +58,7 @@ func (b bounded) WithGroup(name string) slog.Handler {
 	return bounded{b.Handler.WithGroup(name), b.bare}
 }
 
-// shortened returns a record whose texts have at most so many bytes.
+// shortened returns a record whose texts have at most this many bytes.
 func shortened(r *slog.Record, most int) slog.Record {
 	s := slog.NewRecord(r.Time, r.Level, cut(r.Message, most), r.PC)
 	r.Attrs(func(a slog.Attr) bool {
@@ -87,7 +87,7 @@ func shortAttr(a slog.Attr, most int) slog.Attr {
 	return slog.Attr{Key: cut(a.Key, most), Value: v}
 }
 
-// cut returns the beginning of a text, with a mark that says how long it was.
+// cut returns the start of a text, with a mark that gives the text's length.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -9,7 +9,7 @@ import (
 // Level is the lowest level that is logged. The zero value is info.
 type Level struct{ slog.LevelVar }
 
-// levels by name. The service logs at four levels; the other names are accepted because envoyproxy/ratelimit accepts
+// levels by name. The service logs at four levels. The other names are accepted because envoyproxy/ratelimit accepts
 // them.
 var levels = map[string]slog.Level{
 	"trace":   slog.LevelDebug,

@@ -15,7 +15,7 @@ type Options struct {
 }
 
 // New returns a logger that writes one line per record to w, with one call of Write. A line has at most MaxRecord
-// bytes: what is beyond is left out, with a mark.
+// bytes: longer values are cut, with a mark.
 func New(w io.Writer, o Options) (*slog.Logger, error) {
 	if o.Level == nil {
 		o.Level = new(Level)

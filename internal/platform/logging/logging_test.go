@@ -120,7 +120,7 @@ func TestUnknownFormat(t *testing.T) {
 	}
 }
 
-// A record has at most 16 KiB, whatever is logged: in JSON it is still JSON. What is short stays.
+// A record has at most 16 KiB, whatever is logged, and is still valid JSON. Short values stay.
 func TestRecordsAreBounded(t *testing.T) {
 	long := strings.Repeat("\x00\u00e9", 100_000)
 	var many []any

@@ -8,8 +8,8 @@ import (
 
 // Durations counts durations in buckets.
 type Durations struct {
-	bounds []time.Duration // ascending; the upper bounds of all buckets but the last, which has none
-	counts []atomic.Uint64 // by bucket
+	bounds []time.Duration // ascending upper bounds of all buckets except the last, which has none
+	counts []atomic.Uint64 // number of durations in each bucket
 	sum    atomic.Int64    // nanoseconds
 }
 
@@ -26,8 +26,8 @@ func (d *Durations) Observe(t time.Duration) {
 	d.sum.Add(int64(t))
 }
 
-// Read returns how many durations there were, their sum in seconds, and how many of them were at most as long as each
-// bound, by the bound in seconds.
+// Read returns the number of durations, their sum in seconds, and for each bound in seconds the number of durations up
+// to it.
 func (d *Durations) Read() (count uint64, sum float64, within map[float64]uint64) {
 	sum = time.Duration(d.sum.Load()).Seconds()
 	within = make(map[float64]uint64, len(d.bounds))

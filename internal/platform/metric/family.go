@@ -5,7 +5,7 @@ import "sync/atomic"
 // Family is one metric. Exactly one of Counts, Levels and Durations is set.
 type Family struct {
 	Name, Help string
-	Labels     []string          // whose values the function below passes to emit, in this order
+	Labels     []string          // the function below passes their values to emit, in this order
 	Fixed      map[string]string // further labels, with the same value in all series
 
 	Counts    func(emit Emit)          // reads a counter: values that only grow
@@ -13,15 +13,15 @@ type Family struct {
 	Durations func(emit EmitDurations) // reads a histogram, in seconds
 }
 
-// Emit takes the value of one series, with the values of its labels.
+// Emit receives the value of one series, with the values of its labels.
 type Emit func(value float64, labels ...string)
 
-// EmitDurations takes one series of a histogram, with the values of its labels.
+// EmitDurations receives one series of a histogram, with the values of its labels.
 type EmitDurations func(d *Durations, labels ...string)
 
-// Registry is where a package registers what it measures.
+// Registry registers the metrics of a package.
 type Registry interface {
-	// Register adds families. It panics if one of them is registered already.
+	// Register adds families. It panics if one of them is already registered.
 	Register(families ...Family)
 }
 
@@ -59,7 +59,7 @@ func Counters(name, help, label string, values []string, counts []atomic.Uint64)
 	}}
 }
 
-// Bool returns 1 for true and 0 for false, as gauges of states have it.
+// Bool returns 1 for true and 0 for false, the values of gauges that show a state.
 func Bool(b bool) float64 {
 	if b {
 		return 1

@@ -9,7 +9,7 @@ import (
 // Names holds a value, such as the hits of a rule, for each of a bounded number of names. A lookup of a known name
 // waits only for new names in the same shard.
 type Names[V any] struct {
-	Other *V // counts for names for which there is no room
+	Other *V // value for names without a place of their own
 
 	max    int64
 	count  atomic.Int64
@@ -30,16 +30,15 @@ const (
 	bytesForName  = 128
 )
 
-// NewNames returns a set for that many names. The value for others is in the set too, so that a name that equals theirs
-// does not get a second one.
+// NewNames returns a set for this many names. It contains the value for all others under nameOfOthers, so that a
+// request with that name does not create a second value.
 func NewNames[V any](most int, nameOfOthers string, others *V) *Names[V] {
 	n := &Names[V]{Other: others, max: int64(most), seed: maphash.MakeSeed()}
 	n.shard([]byte(nameOfOthers)).set(nameOfOthers, others)
 	return n
 }
 
-// set adds a name. The caller holds the lock. Most sets have few names, so maps are made only for shards that have
-// some.
+// set adds a name. The lock must be held. Most sets have few names, so a shard's map is created for its first one.
 func (sh *namesShard[V]) set(name string, v *V) {
 	if sh.byName == nil {
 		sh.byName = make(map[string]*V)
@@ -58,11 +57,11 @@ func (n *Names[V]) lookUp(name []byte) *V {
 	return sh.byName[string(name)]
 }
 
-// Find returns the value for a name from a request, which it does not keep. If the name is new, is not too long, and
-// there is room, create makes its value.
+// Find returns the value for a name from a request, whose bytes it does not keep. If the name is new and not too long,
+// and there is room, create returns its value.
 func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	v := n.lookUp(name)
-	// Else without the write lock that others wait for.
+	// Checked first, to avoid the write lock that others wait for.
 	if v == nil && len(name) <= maxNameLength && n.count.Load() < n.max &&
 		n.bytes.Load()+int64(len(name)) <= max(bytesForName*n.max, maxNameLength) {
 		v = n.add(string(name), n.max, func(name string) *V {
@@ -76,8 +75,8 @@ func (n *Names[V]) Find(name []byte, create func(name string) *V) *V {
 	return v
 }
 
-// Add returns the value for a name from an operator, of any length, or nil if there is no room. There is room for times
-// as many names as NewNames says: with 2, names from requests cannot take all the room.
+// Add returns the value for a name from an operator, of any length, or nil without room for it. It has room for `times`
+// as many names as NewNames: with 2, names from requests cannot use all of it.
 func (n *Names[V]) Add(name string, times int, create func(name string) *V) *V {
 	if v := n.lookUp([]byte(name)); v != nil {
 		return v
@@ -104,7 +103,7 @@ func (n *Names[V]) add(name string, most int64, create func(name string) *V) *V 
 // Count returns the number of names.
 func (n *Names[V]) Count() int64 { return n.count.Load() }
 
-// All returns every value, in no order. The caller reads them without a lock.
+// All returns every value, in random order. The values are read without a lock.
 func (n *Names[V]) All() []*V {
 	all := make([]*V, 0, n.count.Load()+1)
 	for i := range n.shards {

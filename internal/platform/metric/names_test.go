@@ -69,7 +69,7 @@ func TestBytesOfNamesAreBounded(t *testing.T) {
 	}
 }
 
-// Callers that use new names at the same time get one value for each name, and no more than there is room for.
+// Concurrent calls with new names get one value for each name, and no more values than there is room for.
 func TestNamesAtTheSameTime(t *testing.T) {
 	const most = 100
 	others := "others"

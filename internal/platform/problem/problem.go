@@ -1,5 +1,5 @@
-// Package problem writes what a client reads when a limit denies its request: application/problem+json (RFC 9457), with
-// the problem types of draft-ietf-httpapi-ratelimit-headers.
+// Package problem writes the body of a denied request: application/problem+json (RFC 9457), with the problem types of
+// draft-ietf-httpapi-ratelimit-headers.
 package problem
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Type is what went wrong.
+// Type is a problem type.
 type Type string
 
 // The types of the draft.
@@ -21,7 +21,7 @@ const (
 // ContentType is the type of the body.
 const ContentType = "application/problem+json"
 
-// Write writes the answer. limit is the value of the header RateLimit, whose policy the body names; empty: none.
+// Write writes the answer. limit is the value of the RateLimit header, whose policy the body names; it may be empty.
 func Write(w http.ResponseWriter, status int, t Type, title, limit string) {
 	body := struct {
 		Type     string   `json:"type"`
@@ -36,5 +36,5 @@ func Write(w http.ResponseWriter, status int, t Type, title, limit string) {
 	}
 	w.Header().Set("Content-Type", ContentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(&body) // of texts; a client that has gone is no error of the handler
+	_ = json.NewEncoder(w).Encode(&body) // texts can always be encoded, and a client that has gone is not an error
 }

@@ -17,15 +17,15 @@ const (
 	writeTimeout = 2 * time.Second
 )
 
-// conn is a connection that is made when it is needed, and again after it broke. The client writes lines of DogStatsD
-// to it. conn rewrites them for plain StatsD, and adds sample rates, which the client cannot write.
+// conn is a connection that is opened when it is needed, and again after it broke. The client writes lines of DogStatsD
+// to it. conn converts them to plain StatsD, and adds sample rates, which the client cannot write.
 type conn struct {
 	network, address string
-	plain            bool // plain StatsD: lines have a name, a value and a type only
+	plain            bool // plain StatsD: lines have only a name, a value and a type
 
 	mu   sync.Mutex
 	c    net.Conn
-	rate float64 // sample rate to add to the lines; 0: none
+	rate float64 // sample rate to add to the lines; 0 adds none
 	text []byte  // buffer
 }
 
@@ -89,7 +89,7 @@ func (c *conn) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// adapt appends lines in the form to send. Each comes in as "name:value|type", with DogStatsD's additions.
+// adapt appends lines in the form to send. Each arrives as "name:value|type", with DogStatsD's additions.
 func (c *conn) adapt(b, lines []byte) []byte {
 	for line := range bytes.Lines(lines) {
 		line = bytes.TrimSuffix(line, []byte("\n"))

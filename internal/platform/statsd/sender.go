@@ -15,7 +15,7 @@ import (
 // Options are the settings of a Sender. Source and Address are required.
 type Options struct {
 	Source  Source
-	Timings *Timings // response times; nil: none are sent
+	Timings *Timings // response times; nil sends none
 
 	Network string // "tcp" or "udp"; default udp
 	Address string // host:port
@@ -26,9 +26,9 @@ type Options struct {
 	Tags       []Tag
 	Mogrifiers []Mogrifier
 
-	Interval time.Duration         // between two flushes; default 10 s
+	Interval time.Duration         // interval between two flushes; default 10 s
 	Log      *slog.Logger          // default slog.Default()
-	Metrics  prometheus.Registerer // nil: no metrics
+	Metrics  prometheus.Registerer // nil disables metrics
 }
 
 // Sender sends the changes of statistics at every interval.
@@ -46,11 +46,11 @@ type Sender struct {
 	lost    atomic.Uint64 // lines and payloads that could not be sent
 }
 
-// sentCounter is a statistic that grows.
+// sentCounter is a statistic that only grows.
 type sentCounter struct {
 	sentAs
-	now  uint64 // in this flush
-	sent uint64 // the value at the last flush that was sent
+	now  uint64 // value in this flush
+	sent uint64 // value at the last flush that was sent
 }
 
 // sentAs is the name and the tags under which a statistic is sent.
@@ -68,12 +68,12 @@ const (
 
 	batch = 500 // lines between flushes of the client, whose queue is bounded
 
-	// spare is how many empty payloads the client keeps. It makes all of them at the start, and uses them in turn: with
-	// its default of 2,048 the memory of the process would grow by 33 MB over TCP, one payload after the other.
+	// spare is the number of empty payloads that the client keeps. It allocates all of them at the start, and uses them in
+	// turn: with its default of 2,048, the process would grow by 33 MB over TCP, one payload after the other.
 	spare = 4
 )
 
-// New returns a sender that Run runs. It does not connect yet.
+// New returns a sender for Run. It does not connect yet.
 func New(opts Options) (*Sender, error) {
 	opts.Network = cmp.Or(opts.Network, "udp")
 	opts.Interval = cmp.Or(opts.Interval, 10*time.Second)
@@ -120,8 +120,8 @@ func New(opts Options) (*Sender, error) {
 	return s, nil
 }
 
-// Run flushes every interval, and once more when ctx ends. Values that cannot be sent are lost, except that counters
-// are sent with the next flush if no connection could be made.
+// Run flushes at every interval, and once more when ctx ends. Values that cannot be sent are lost, except that counters
+// are sent with the next flush if the connection could not be opened.
 func (s *Sender) Run(ctx context.Context) error {
 	ticks := time.NewTicker(s.options.Interval)
 	defer ticks.Stop()
@@ -137,7 +137,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	}
 }
 
-// flush sends what has changed since the last flush, gauges and response times.
+// flush sends the changes since the last flush, gauges and response times.
 func (s *Sender) flush() {
 	if err := s.conn.renew(); err != nil {
 		if !s.failing {

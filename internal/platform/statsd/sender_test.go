@@ -197,7 +197,7 @@ func TestPlainStatsD(t *testing.T) {
 			once := source.Counters
 			source.Counters = func(visit func(path, stat string, n uint64)) {
 				once(visit)
-				visit("ratelimit.service.rate_limit.d.k", "total_hits", 3) // of the same name: their sum is meant
+				visit("ratelimit.service.rate_limit.d.k", "total_hits", 3) // the same name again: the values are added up
 			}
 			stop := send(t, statsd.Options{Source: source, Timings: timings, Network: network, Address: l.address})
 			stop()
@@ -214,7 +214,7 @@ func TestPlainStatsD(t *testing.T) {
 	}
 }
 
-// Counters are sent as what they have grown by, and not at all if they have not; gauges with every flush.
+// For counters, the growth is sent, and nothing without growth; gauges are sent with every flush.
 func TestFlushesSendWhatChanged(t *testing.T) {
 	l := listenUDP(t)
 	n := newNumbers()
@@ -359,7 +359,7 @@ func TestResponseTimesAreSampled(t *testing.T) {
 	}
 }
 
-// A listener that was unreachable gets what was counted meanwhile, even if it went down between two flushes.
+// A listener that was unreachable gets the counts since, even if it went down between two flushes.
 func TestListenerGoesAndComes(t *testing.T) {
 	l := listenTCP(t, "127.0.0.1:0")
 	n := newNumbers()
@@ -457,7 +457,7 @@ func TestWriteText(t *testing.T) {
 	once := source.Counters
 	source.Counters = func(visit func(path, stat string, n uint64)) {
 		once(visit)
-		visit("a", "total_hits", 5) // of the same name: their sum is meant
+		visit("a", "total_hits", 5) // the same name again: the values are added up
 	}
 	var b strings.Builder
 	if err := source.WriteText(&b); err != nil {

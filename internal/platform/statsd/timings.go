@@ -9,7 +9,7 @@ import (
 // Timings keeps a uniform random sample of the response times of each interval, at most maxTimings. So sending them
 // costs the same under any load. The zero value is ready to use.
 type Timings struct {
-	count atomic.Uint64 // since they were last taken
+	count atomic.Uint64 // number of times since the last take
 	kept  [maxTimings]atomic.Uint64
 }
 
@@ -27,8 +27,8 @@ func (t *Timings) Observe(seconds float64) {
 	t.kept[place].Store(math.Float64bits(seconds))
 }
 
-// take appends the sample to b, in seconds, returns how many times it represents, and begins a new interval. A time
-// that is observed concurrently may be counted in one interval and appear in the next.
+// take appends the sample to b, in seconds, returns the number of times that it represents, and starts a new interval.
+// A time that is observed concurrently may be counted in one interval and appear in the next.
 func (t *Timings) take(b []float64) (sample []float64, count uint64) {
 	count = t.count.Swap(0)
 	for i := range min(count, maxTimings) {

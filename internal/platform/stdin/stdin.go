@@ -15,7 +15,7 @@ const Name = "-"
 // Shown is the name of the standard input in messages.
 const Shown = "<stdin>"
 
-// maxBytes is the most that is read from a file or from the standard input: the same as for a rule file.
+// maxBytes is the largest file or standard input: the same as for a rule file.
 const maxBytes = 64 << 20
 
 var content = sync.OnceValues(func() ([]byte, error) { return read(os.Stdin, "the standard input", maxBytes) })
@@ -44,7 +44,7 @@ func ReadFileOf(name string, most int64) ([]byte, error) {
 		return data, err
 	}
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
-		f, err := os.Open(name) // a pipe, such as <(command): its writer may take its time
+		f, err := os.Open(name) // a pipe, such as <(command), whose writer may need long
 		if err != nil {
 			return nil, err //nolint:wrapcheck // it names the file
 		}
@@ -54,7 +54,7 @@ func ReadFileOf(name string, most int64) ([]byte, error) {
 	return files.Read(name, most)
 }
 
-// NameOf is the name of a file in messages.
+// NameOf returns the name of a file in messages.
 func NameOf(name string) string {
 	if name == Name {
 		return Shown

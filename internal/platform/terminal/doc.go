@@ -3,5 +3,5 @@
 //
 // A Writer is for one goroutine; the functions may be called concurrently.
 //
-// The package does not detect a terminal: the caller of NewWriter decides about colours.
+// The package does not detect a terminal: the code that calls NewWriter decides about colours.
 package terminal

@@ -44,8 +44,8 @@ func (w *Writer) Line(format string, args ...any) {
 	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(format, args...), " "))
 }
 
-// Clean replaces each character that a terminal would obey instead of show. Text from rule files, callers and servers
-// goes through it.
+// Clean replaces each character that a terminal would interpret instead of show. It is used for text from rule files,
+// clients and servers.
 func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

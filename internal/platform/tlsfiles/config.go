@@ -32,7 +32,7 @@ func (f *Files) server() *tls.Config {
 	}
 	c.ClientAuth = tls.RequireAndVerifyClientCert
 	c.ClientCAs = v.pool
-	c.SessionTicketsDisabled = true // with a ticket a client could reconnect after its CA was removed
+	c.SessionTicketsDisabled = true // a ticket would let a client reconnect after its CA was removed
 	if len(f.o.Clients) > 0 {
 		c.VerifyConnection = func(s tls.ConnectionState) error {
 			if err := oneOf(s.PeerCertificates[0], f.o.Clients); err != nil {
@@ -51,7 +51,7 @@ func (f *Files) Client() *tls.Config {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.o.Name}
 	byURI := strings.Contains(f.o.Name, "://")
 	if byURI {
-		c.ServerName = "" // a URI is no host name: use the dialled one
+		c.ServerName = "" // a URI is not a host name: use the dialled one
 	}
 	if v.cert != nil {
 		c.Certificates = []tls.Certificate{*v.cert}

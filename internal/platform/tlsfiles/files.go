@@ -16,9 +16,9 @@ import (
 
 // Options name the files and their use. All files are PEM.
 type Options struct {
-	Use string // what the connections are for, in the log and as a label of metrics, such as "grpc"
+	Use string // use of the connections, in the log and as a label of metrics, such as "grpc"
 
-	Cert, Key string // the certificate with its chain, and its key; a client may have neither
+	Cert, Key string // the certificate with its chain, and its key; optional for a client
 
 	// CA is the authority that must have signed the peer's certificate. A server without a CA requests no certificate.
 	// A client trusts the system's authorities, and the CA in addition.
@@ -27,20 +27,20 @@ type Options struct {
 	// OnlyCA makes a client with a CA trust only that CA.
 	OnlyCA bool
 
-	// Name must be among the alternative names of the server's certificate: a DNS name, an IP address or a URI. Empty: the
-	// client expects the name that it dialled.
+	// Name must be among the alternative names of the server's certificate: a DNS name, an IP address or a URI. By
+	// default, the client expects the name that it dialled.
 	Name string
 
-	// Clients are names such as Name. A server rejects a client whose certificate is for none of them. Empty: it accepts
-	// every certificate of the CA.
+	// Clients are names such as Name. A server rejects a client whose certificate is for none of them. By default, it
+	// accepts every certificate of the CA.
 	Clients []string
 
 	// SkipName makes a client ignore the name: it checks only that the authority signed the certificate.
 	SkipName bool
 
-	Rescan  time.Duration   // how often the files are read even if no change was reported; default 10 s
+	Rescan  time.Duration   // interval at which the files are read even without a reported change; default 10 s
 	Log     *slog.Logger    // default slog.Default()
-	Metrics metric.Registry // nil: counted, but not registered
+	Metrics metric.Registry // nil does not register the metrics
 }
 
 // Files are the files of one use, with their last good version.
@@ -51,21 +51,21 @@ type Files struct {
 
 	mu      sync.Mutex // held while the files are read again
 	tried   contents   // the newest contents, good or not
-	failing string     // why the last attempt to read the files failed; empty if it succeeded
+	failing string     // error of the last attempt to read the files; empty if it succeeded
 
-	failures atomic.Uint64 // to read changed files
+	failures atomic.Uint64 // failed reloads of changed files
 }
 
 // version is the content of the files at one time.
 type version struct {
-	cert *tls.Certificate // nil: there is none
-	pool *x509.CertPool   // only the CA; nil: there is none
-	read contents         // what it was made of
+	cert *tls.Certificate // nil without a certificate
+	pool *x509.CertPool   // only the CA; nil without one
+	read contents         // the contents that it was created from
 }
 
 // FileError is a file that cannot be used.
 type FileError struct {
-	Field string // of Options: Cert, Key or CA; Cert if the certificate and the key do not belong together
+	Field string // field of Options: Cert, Key or CA; Cert if the certificate and the key do not belong together
 	Err   error  // names the path
 }
 
@@ -143,7 +143,7 @@ func (f *Files) read() (contents, error) {
 	return c, nil
 }
 
-// maxFile is the most bytes of a certificate file: the authorities of a system have 300 KB.
+// maxFile is the largest certificate file: the authorities of a system have 300 KB.
 const maxFile = 16 << 20
 
 // swap uses new contents if they are good. Errors name files, never their content.
@@ -169,9 +169,8 @@ func (f *Files) swap(c contents) error {
 	return nil
 }
 
-// Reload reads the files again. It logs a change, and a version that cannot be used, once. Run calls it; a client that
-// makes few connections may call it before each of them instead, because reading three files costs far less than a
-// handshake.
+// Reload reads the files again. It logs a change, and an unusable version, once. Run calls it. A client with few
+// connections may call it before each of them instead, because reading three files costs far less than a handshake.
 func (f *Files) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +187,7 @@ func (f *Files) Reload() {
 		return
 	}
 	f.tried = c
-	was := f.current.Load().read // not the tried one: an attempt between may have failed
+	was := f.current.Load().read // not f.tried: an attempt since may have failed
 	if err := f.swap(c); err != nil {
 		f.failed(err)
 		return
@@ -200,7 +199,7 @@ func (f *Files) Reload() {
 	f.o.Log.Info("TLS files were read again", about...)
 }
 
-// changed names the files whose contents differ.
+// changed returns the paths of the files whose contents differ.
 func (f *Files) changed(was, is *contents) (paths []string) {
 	for _, file := range []struct {
 		path    string

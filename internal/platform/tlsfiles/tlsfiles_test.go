@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest wait for an expected event.
 const patience = 20 * time.Second
 
 // logged hands every line of a log to a channel.
@@ -113,7 +113,7 @@ func (f *fixture) metric(t *testing.T, name string) float64 {
 	return 0
 }
 
-// shake shakes hands over a socket and returns the server's certificate and what each side says.
+// shake shakes hands over a socket and returns the server's certificate and the errors of both sides.
 func shake(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -322,8 +322,8 @@ func TestANameMayBeAURI(t *testing.T) {
 	}
 }
 
-// A name in the subject is no alternative name, as in envoyproxy/ratelimit. The authority itself accepts such a
-// certificate.
+// A name in the subject is not an alternative name, as in envoyproxy/ratelimit. Without names in Clients, such a
+// certificate is accepted.
 func TestACertificateWithoutAlternativeNames(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "one")
 	for name, ok := range map[string]bool{"": true, "gateway": false, "spiffe://cluster.local/gateway": false, "10.0.0.1": false} {

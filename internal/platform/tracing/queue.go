@@ -11,11 +11,11 @@ import (
 )
 
 // queue bounds the spans that wait for the collector, and counts the spans that the collector never gets. The SDK
-// bounds its own queue too, but does not report what it drops. queue lets through only as many spans as fit there, so
+// bounds its own queue too, but does not report dropped spans. queue lets through only as many spans as fit there, so
 // only queue drops spans.
 type queue struct {
-	sdktrace.SpanProcessor       // of the SDK: collects spans into batches
-	max                    int64 // spans that have ended and are neither sent nor dropped
+	sdktrace.SpanProcessor       // SDK processor that collects spans into batches
+	max                    int64 // largest number of spans that have ended and are neither sent nor dropped
 	waiting                atomic.Int64
 	dropped                atomic.Uint64
 }
@@ -24,7 +24,7 @@ type queue struct {
 func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	size, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE"))
 	if err != nil || size <= 0 {
-		size = sdktrace.DefaultMaxQueueSize // the SDK logs what is wrong with the variable
+		size = sdktrace.DefaultMaxQueueSize // the SDK logs the error in the variable
 	}
 	q := &queue{max: int64(size)}
 	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(export{to, q}, sdktrace.WithMaxQueueSize(size))
@@ -37,7 +37,7 @@ func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	return q
 }
 
-// OnEnd queues a span, or drops it if there is no room. It never waits.
+// OnEnd queues a span, or drops it if the queue is full. It never waits.
 func (q *queue) OnEnd(span sdktrace.ReadOnlySpan) {
 	if q.waiting.Add(1) > q.max {
 		q.waiting.Add(-1)

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Sampled decides whether to record a request, given its caller's traceparent, or "" if there is none. The caller's
+// Sampled decides whether to record a request with this traceparent of its client, or "" without one. The client's
 // decision holds; without one the sampling rate decides.
 func (t *Tracing) Sampled(traceparent string) bool {
 	if sampled, ok := flagOf(traceparent); ok {
@@ -18,9 +18,9 @@ func (t *Tracing) Sampled(traceparent string) bool {
 	return t.rate >= 1 || t.rate > 0 && rand.Float64() < t.rate
 }
 
-// flagOf reads the sampled flag of a W3C traceparent, version-traceid-spanid-flags. Later versions may append more
+// flagOf decodes the sampled flag of a W3C traceparent, version-traceid-spanid-flags. Later versions may append more
 // fields. ok is false if the traceparent is invalid. The ids are validated but not decoded, because this runs for every
-// request of a caller that traces.
+// request of a client that traces.
 func flagOf(traceparent string) (sampled, ok bool) {
 	const ids, flags, end = 3, 53, 55
 	if len(traceparent) < end || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' {
@@ -66,8 +66,8 @@ var hexDigits = func() (values [256]byte) {
 	return values
 }()
 
-// Start begins the span of a sampled request that arrived at start. The span belongs to the caller's trace, if there is
-// one. The caller of Start ends the span.
+// Start starts the span of a sampled request that arrived at start. The span joins the client's trace, if there is one.
+// The caller must end the span.
 func (t *Tracing) Start(ctx context.Context, traceparent, tracestate, name string,
 	start time.Time) (context.Context, trace.Span) {
 	if traceparent != "" {

@@ -24,18 +24,18 @@ import (
 
 // Options are the settings of a Tracing. The OTEL_ variables set the endpoint.
 type Options struct {
-	Protocol string // of OTLP: "http" (protobuf over HTTP) or "grpc"; default "http"
+	Protocol string // OTLP protocol: "http" (protobuf over HTTP) or "grpc"; default "http"
 
-	ServiceName       string // default: from the OTEL_ variables, else "RateLimit"
-	ServiceNamespace  string // default: from the OTEL_ variables, else none
-	ServiceInstanceID string // default: from the OTEL_ variables, else a random one
+	ServiceName       string // default: from the OTEL_ variables, otherwise "RateLimit"
+	ServiceNamespace  string // default: from the OTEL_ variables, otherwise empty
+	ServiceInstanceID string // default: from the OTEL_ variables, otherwise random
 
-	// SamplingRate is the fraction of requests without a caller's trace that are sampled, 0 to 1. For the others the
-	// caller's decision holds.
+	// SamplingRate is the fraction of requests without a client's trace that are sampled, 0 to 1. For the others the
+	// client's decision holds.
 	SamplingRate float64
 
-	Log     *slog.Logger          // for errors of the export; default slog.Default()
-	Metrics prometheus.Registerer // nil: no metrics
+	Log     *slog.Logger          // logs errors of the export; default slog.Default()
+	Metrics prometheus.Registerer // nil disables metrics
 }
 
 // Tracing is a running exporter of spans.
@@ -46,7 +46,7 @@ type Tracing struct {
 	context  propagation.TraceContext
 }
 
-// Start starts the exporter. A collector that cannot be reached is no error: spans are dropped, the log says so, and
+// Start starts the exporter. An unreachable collector is not an error: spans are dropped, the log reports it, and
 // requests do not wait. The caller must call Stop.
 func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if o.SamplingRate < 0 || o.SamplingRate > 1 || o.SamplingRate != o.SamplingRate {
@@ -55,7 +55,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	// This comes before the clients are made, because making them reads the variables and logs their errors.
+	// This must come first, because the clients read the variables and log their errors when they are created.
 	otel.SetErrorHandler(&failures{log: o.Log})
 	otel.SetLogger(logr.FromSlogHandler(withoutInput{o.Log.Handler()}))
 	var client otlptrace.Client
@@ -76,7 +76,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 		return nil, fmt.Errorf("trace: start the exporter: %w", err)
 	}
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithSampler(sdktrace.AlwaysSample()), // only sampled requests begin a span
+		sdktrace.WithSampler(sdktrace.AlwaysSample()), // only sampled requests start a span
 		sdktrace.WithSpanProcessor(newQueue(exporter, o.Metrics)),
 		sdktrace.WithResource(about),
 	)
@@ -84,7 +84,7 @@ func Start(ctx context.Context, o Options) (*Tracing, error) {
 		nil
 }
 
-// resource describes this service in spans: from the options, else the OTEL_ variables, else the defaults.
+// resource describes this service in spans: from the options, then the OTEL_ variables, then the defaults.
 func (o *Options) resource(ctx context.Context) (*resource.Resource, error) {
 	var given []attribute.KeyValue
 	for key, value := range map[attribute.Key]string{

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest wait for an expected event.
 const patience = 20 * time.Second
 
 // collect starts a collector for a protocol and has the OTEL_ variables say where it is.
@@ -74,7 +74,7 @@ func TestSpansReachTheCollector(t *testing.T) {
 			span.End()
 			_, span = tr.Start(t.Context(), "", "", "root", time.Now())
 			span.End()
-			stop(t, tr) // sends what waits for a batch
+			stop(t, tr) // sends the spans of the pending batch
 
 			spans, sender := c.Spans()
 			if len(spans) != 2 {
@@ -162,7 +162,7 @@ func TestSampled(t *testing.T) {
 	}
 }
 
-// Which traceparents count is what the standard propagator says.
+// The same traceparents count as with the standard propagator.
 func TestSampledReadsTraceparentsAsThePropagatorDoes(t *testing.T) {
 	tr := start(t, tracing.Options{SamplingRate: 0})
 	defer stop(t, tr)
@@ -245,8 +245,8 @@ ratelimitd_spans_dropped_total 900
 	stop(t, tr)
 }
 
-// The log says what is wrong with a variable, and does not show its value. The service starts all the same:
-// OpenTelemetry ignores the variable.
+// The log describes the error in a variable, without its value. The service starts anyway: OpenTelemetry ignores the
+// variable.
 func TestVariablesThatCannotBeRead(t *testing.T) {
 	racetest.Sequential(t)
 	for _, protocol := range []string{"http", "grpc"} {
