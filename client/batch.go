@@ -89,7 +89,7 @@ type queue struct {
 	mu       sync.Mutex
 	closed   bool
 	inFlight int    // requests
-	waiting  *batch // nil: no call waits
+	waiting  *batch // nil if no call waits
 	timer    *time.Timer
 }
 

@@ -20,13 +20,13 @@ import (
 
 // Client asks the service. New makes one.
 type Client struct {
-	conn         *grpc.ClientConn // nil: it is not ours
+	conn         *grpc.ClientConn // nil for NewWithConn, whose connection is the caller's
 	reservations ratelimitdv1.ReservationServiceClient
 	timeout      time.Duration
 	onFailure    limits.OnFailure
 	observer     limits.Observer
 	queue        *queue
-	denials      *denials // nil: none are remembered
+	denials      *denials // nil if denials are not remembered
 	stats        counts
 	calls        sync.Pool
 }

@@ -346,7 +346,7 @@ func same(a, b limits.Decision) bool {
 	return bothFail && fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
 }
 
-// Nothing is held without a service, and the reservation says why.
+// Nothing is held without a service, and the reservation gives the reason.
 func TestReserveWithoutService(t *testing.T) {
 	for mode, want := range map[limits.OnFailure]limits.Source{limits.OnFailureAllow: limits.FailOpen, limits.OnFailureDeny: limits.FailClosed} {
 		c := dial(t, "unix:"+filepath.Join(t.TempDir(), "nobody"), client.Options{OnFailure: mode})
@@ -389,7 +389,7 @@ func TestDialOptions(t *testing.T) {
 	}
 }
 
-// A service that does not know DecideBatch is a failure with a reason.
+// A service without DecideBatch is a failure with a reason.
 func TestOtherService(t *testing.T) {
 	addr, _ := serve(t, nil)
 	c := dial(t, addr, client.Options{Timeout: servicetest.Patience})

@@ -12,10 +12,10 @@
 // answers are in package limits.
 //
 // A call ends after Options.Timeout (20 ms by default), or earlier if its context does. If the service has not answered
-// by then, the request passes; Options.OnFailure changes that. A decision's Source says where it comes from, and Stats
-// counts the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that its context
-// was canceled. Options.OnFailure never answers an invalid request, because it would stay unlimited until somebody
-// noticed the mistake.
+// by then, the request passes; Options.OnFailure changes that. A decision's Source names its origin, and Stats counts
+// the decisions by source. An error means that the request is invalid (limits.ErrInvalid) or that its context was
+// canceled. Options.OnFailure never answers an invalid request, because it would stay unlimited until somebody noticed
+// the mistake.
 //
 // Calls that are made while others are in flight share a message. Each of them still ends by its own deadline, and one
 // that is denied or invalid does not affect the others. The message carries the trace context and the outgoing metadata

@@ -34,7 +34,7 @@ func (f *faulty) DecideBatch(ctx context.Context, r *ratelimitdv1.DecideBatchReq
 	return f.answer(ctx, r)
 }
 
-// serve runs a faulty service until the end of the test; with nil it does not know DecideBatch.
+// serve runs a faulty service until the end of the test; without one (nil) it does not implement DecideBatch.
 func serve(t testing.TB, answer func(context.Context, *ratelimitdv1.DecideBatchRequest) (*ratelimitdv1.DecideBatchResponse, error)) (addr string, s *grpc.Server) {
 	t.Helper()
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
@@ -178,7 +178,7 @@ func TestRollingRestart(t *testing.T) {
 	for range 50 {
 		ask()
 	}
-	first.Stop(t) // says goodbye: no call fails
+	first.Stop(t) // sends GOAWAY first, so no call fails
 	for range 50 {
 		ask()
 	}

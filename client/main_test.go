@@ -61,7 +61,7 @@ func runTests(m *testing.M) (code int, err error) {
 // target is the service of the examples.
 var target string
 
-// listening reads the log of a service until it says where it listens, and then lets it write on.
+// listening reads the log of a service until a line names its address, and then lets it write on.
 func listening(log io.Reader) (addr string, err error) {
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {

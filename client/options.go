@@ -26,13 +26,13 @@ type Options struct {
 
 	// MaxDenials is how many denied requests the client remembers. Beyond that, a denial replaces another one that has
 	// expired, or one of a few that expire soonest; forgetting one costs a call. Requests of more than 1 KiB are not
-	// remembered. Default 10,000, with about 450 bytes each; negative: none.
+	// remembered. Default 10,000, with about 450 bytes each; a negative number disables the cache.
 	MaxDenials int
 
 	// Observer is called after each decision of Decide, Allow, Wait and Reserve. Default none.
 	Observer limits.Observer
 
-	// TLS encrypts the connection; nil: it is not encrypted, as the service expects unless it has a certificate.
+	// TLS encrypts the connection; nil leaves it unencrypted, as the service expects unless it has a certificate.
 	TLS *tls.Config
 
 	// DialOptions are added to the connection's options. They take precedence over the client's: round_robin over all

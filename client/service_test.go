@@ -19,8 +19,8 @@ import (
 // service is a service in virtual time: a connection whose calls take as long as the test says.
 type service struct {
 	takes  time.Duration                                                             // the time of a call
-	decide func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse            // nil: all requests pass
-	reject func(batch []*ratelimitdv1.DecideRequest) (err error)                     // why a call fails; nil: it does not
+	decide func(*ratelimitdv1.DecideRequest) *ratelimitdv1.DecideResponse            // nil lets all requests pass
+	reject func(batch []*ratelimitdv1.DecideRequest) (err error)                     // error of each call; nil for success
 	answer func(*ratelimitdv1.DecideBatchResponse) *ratelimitdv1.DecideBatchResponse // changes the answer
 
 	mu      sync.Mutex
@@ -106,7 +106,7 @@ func passes() *ratelimitdv1.DecideResponse {
 	}}
 }
 
-// denied is the answer to a request that may pass after some time; negative: never.
+// denied is the answer to a request that may pass after some time; negative means never.
 func denied(after time.Duration) *ratelimitdv1.DecideResponse {
 	s := &ratelimitdv1.DecideStatus{Code: ratelimitdv1.Code_CODE_OVER_LIMIT, Rule: "d.k", Limit: 10, ResetAfter: durationpb.New(time.Minute)}
 	if after >= 0 {

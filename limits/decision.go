@@ -19,8 +19,8 @@ type Decision struct {
 	// limit is smaller than the request. It is 0, which is unknown, if Source is FailClosed.
 	RetryAfter time.Duration
 
-	// NextAfter is the time until another hit fits, after a request that is allowed and has taken the last one. 0: one
-	// fits already, or it is not known, as from package client.
+	// NextAfter is the time until another hit fits, after a request that is allowed and has taken the last one. 0 if one
+	// fits already, or if it is unknown, as from package client.
 	NextAfter time.Duration
 
 	// Statuses are the verdicts on the descriptors, in the order of the request. It is empty if Source is FailOpen or
@@ -30,7 +30,7 @@ type Decision struct {
 	// Headers are for the answer to the client, as the rules say.
 	Headers []Header
 
-	// Source says where the answer comes from.
+	// Source is the origin of the answer.
 	Source Source
 
 	// Err is why the service did not answer, if Source is FailOpen or FailClosed.
@@ -59,9 +59,9 @@ const Never time.Duration = math.MaxInt64
 // Status is the verdict on one descriptor.
 type Status struct {
 	Allowed bool
-	// the rule that applies: its domain, keys and values with dots between them; empty: no rule matches
+	// the rule that applies: its domain, keys and values with dots between them; empty if no rule matches
 	Rule       string
-	Limit      uint64        // requests per window; 0: no limit applies
+	Limit      uint64        // requests per window; 0 without a limit
 	Remaining  uint64        // remaining hits
 	ResetAfter time.Duration // time until the window ends, or until nothing is in use any more; whole seconds, rounded up
 	RetryAfter time.Duration // time until the same request would pass, if it does not now; Never if it can never pass

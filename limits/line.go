@@ -92,7 +92,7 @@ func (q *queue) released(id identity) {
 // identity is a text that is the same for requests with the same domain and entries.
 func (r *Request) identity() string {
 	if r == nil {
-		return "" // the decider says that it is invalid
+		return "" // the decider will report that it is invalid
 	}
 	text := func(to []byte, s string) []byte { return append(binary.AppendUvarint(to, uint64(len(s))), s...) }
 	all := text(nil, r.Domain)

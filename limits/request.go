@@ -17,8 +17,8 @@ type Request struct {
 	Amount Amount
 
 	// MaxDelay is the longest delay that you accept. A request that a leaky bucket would delay for longer is denied,
-	// counts nothing, and its decision has the Delay that it would have had. 0: any delay. Only package ratelimit knows
-	// it; Allow and Wait set it from the deadline of their context.
+	// counts nothing, and its decision has the Delay that it would have had. 0 accepts any delay. Only package ratelimit
+	// supports it; Allow and Wait set it from the deadline of their context.
 	MaxDelay time.Duration
 
 	unpaired string // a key that NewRequest got without a value
@@ -46,7 +46,7 @@ func (r *Request) until(ctx context.Context) *Request {
 // Descriptor is one thing that is limited.
 type Descriptor struct {
 	Entries []Entry // one entry for each level of the rule, in this order
-	Amount  *Amount // nil: the amount of the request
+	Amount  *Amount // nil for the amount of the request
 }
 
 // Entry is one pair of key and value of a descriptor.

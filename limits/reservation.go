@@ -16,7 +16,7 @@ type Reserver interface {
 // ReserveOptions are the settings of a reservation. The zero value is ready to use.
 type ReserveOptions struct {
 	TTL time.Duration // how long it lasts without Commit, Cancel or Extend; 0 means the rule's default
-	// if the whole amount does not fit, reserve as much as fits, but at least this; 0: all or nothing
+	// if the whole amount does not fit, reserve as much as fits, but at least this; 0 means all or nothing
 	MinHits uint64
 }
 
@@ -24,7 +24,7 @@ type ReserveOptions struct {
 type Reservation struct {
 	Decision Decision  // Allowed: the hits are set aside, or nothing has to be
 	Reserved uint64    // hits that are held under the first descriptor that has a limit
-	Expires  time.Time // zero: nothing is held
+	Expires  time.Time // zero if nothing is held
 
 	holder Holder
 }
@@ -36,8 +36,8 @@ type Holder interface {
 	Extend(ctx context.Context, ttl time.Duration) (expires time.Time, err error)
 }
 
-// NewReservation returns a reservation whose methods call h; nil: nothing is held. It is for code that implements a
-// Reserver.
+// NewReservation returns a reservation whose methods call h. With nil, nothing is held. It is for code that implements
+// a Reserver.
 func NewReservation(d Decision, reserved uint64, expires time.Time, h Holder) *Reservation {
 	return &Reservation{Decision: d, Reserved: reserved, Expires: expires, holder: h}
 }

@@ -31,9 +31,9 @@ func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 }
 
 // Wait waits until the request is allowed. Callers in this program that ask d for the same domain and descriptors wait
-// in line: they pass in the order in which they came, and only the first of them asks. It asks again when the last
-// answer says that there is room. If the room was taken in between, it waits a random time longer. That time is at most
-// 5 ms at first, doubles each time, and is never more than a tenth of the wait.
+// in line: they pass in the order in which they came, and only the first of them asks. It asks again when there is room
+// according to the last answer. If the room was taken in between, it waits a random time longer. That time is at most 5
+// ms at first, doubles each time, and is never more than a tenth of the wait.
 //
 // If the deadline of ctx is too near, Wait returns ErrTooLong as soon as this is known, and counts nothing.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {

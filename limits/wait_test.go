@@ -90,7 +90,7 @@ func TestWaitThatCannotSucceed(t *testing.T) {
 	})
 }
 
-// Without an answer, nothing says when to ask again: the pauses grow.
+// Without an answer, the time of the next attempt is unknown: the pauses grow.
 func TestWaitWithoutAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{start: time.Now(), list: make([]limits.Decision, 100)} // fail closed

@@ -64,7 +64,7 @@ func apply(t *Take, s *State, now int64, c commit) Outcome {
 //
 // A state whose windows lie on the clock may be one window ahead. So no window is opened twice if the clock is set back
 // by less than a window. A bucket's state may lie as far ahead as if the bucket were twice as large, because another
-// replica may know of a larger one.
+// replica may use a larger one.
 const slack = 1_000_000
 
 // refundable returns the hits of a take in a window with used hits. It returns 0 for a refund of more hits than that.

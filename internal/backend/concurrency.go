@@ -12,9 +12,9 @@ import (
 // given back becomes free when the window, which is the rule's ttl, has passed.
 //
 // The state is a sliding log: an entry for each place in use, with the time when it was taken. A refund drops the
-// oldest entries. It does not say which place it gives back, and this is the choice under which no entry leaves before
-// the request that it stands for is over, or is as old as the ttl. So more than the limit are never in flight. An entry
-// may stay too long, instead of an older one that was lost.
+// oldest entries. A refund does not name its place. With this choice no entry leaves before the request that it stands
+// for is over, or is as old as the ttl. So more than the limit are never in flight. An entry may stay too long, instead
+// of an older one that was lost.
 type concurrency struct{ slidingLog }
 
 func (concurrency) apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome {

@@ -20,5 +20,5 @@
 // argument, in microseconds since the Unix epoch; durations in outcomes are whole microseconds.
 //
 // This package does not interpret denials: shadow rules, quota mode and overall codes belong to the limiter. The
-// limiter gives each take a Vote, which says how its denial affects the request.
+// limiter gives each take a Vote, which decides how its denial affects the request.
 package backend

@@ -11,12 +11,12 @@ import (
 type Permits struct {
 	Kind PermitKind
 
-	// windows: maximum length of the window, or part of a window, that a permit is charged to; 0: the limit's window
+	// windows: maximum length of the window, or part of a window, that a permit is charged to; 0 means the limit's window
 	Within  time.Duration
 	Renewed bool // windows: whether the next one starts with nothing used
 }
 
-// PermitKind says how a permit loses its value if it is not used immediately.
+// PermitKind describes how a permit loses its value if it is not used immediately.
 type PermitKind uint8
 
 // The kinds of permits.

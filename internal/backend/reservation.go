@@ -41,9 +41,9 @@ type Reservation struct {
 	ID ReservationID
 	Op ReservationOp
 
-	// reserve, extend: how long it lasts from now, in microseconds; 0: the rule's default; at most the rule's maximum
+	// reserve, extend: how long it lasts from now, in microseconds; 0 means the rule's default; at most the rule's maximum
 	TTL   int64
-	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0: all or none
+	Least int64 // reserve: the smallest number of hits that are reserved if Take.Hits do not fit; 0 means all or none
 
 	Final bool // commit: it ends the reservation; otherwise Take.Hits are the hits used so far
 

@@ -26,7 +26,7 @@ func (s *State) move(start int64, c commit) {
 	}
 }
 
-// commit says when the hits of a take are added to the state.
+// commit decides when the hits of a take are added to the state.
 type commit uint8
 
 const (

@@ -9,7 +9,7 @@ import (
 )
 
 // Store keeps counters. memory and redis are stores. overlimit and lease are stores too, each in front of another one.
-// So a limiter need not know where it counts. A Store may be used by any number of goroutines.
+// So a limiter works with every store. A Store may be used by any number of goroutines.
 //
 // If a method returns an error, the outcomes marked Failed have no answer; the others hold.
 type Store interface {

@@ -21,8 +21,7 @@ type Take struct {
 	// Origin is the descriptor that led to the take. It is set for limits with Regions only.
 	Origin *Origin
 
-	// Reservation makes the take reserve its hits, or change an earlier reservation. Nil: the hits are added and that is
-	// all.
+	// Reservation makes the take reserve its hits, or change an earlier reservation. With nil the take only adds its hits.
 	Reservation *Reservation
 
 	Member      int  // index of the descriptor that this take is for; the takes of one descriptor are neighbours
@@ -79,13 +78,13 @@ type Outcome struct {
 	Kept   int64 // shared window: hits that other classes are guaranteed and have not used, before the take
 
 	RetryAfter time.Duration // denied: time until the same take would pass, or Never if it cannot pass; allowed: 0
-	// time until more hits fit than now, if nothing is added; 0: nothing is in use. It may be too long if Cached is set
+	// time until more hits fit than now, if nothing is added; 0 if nothing is in use. It may be too long if Cached is set
 	MoreAfter  time.Duration
 	ResetAfter time.Duration // time until nothing is in use any more, or a window ends
 	PartEnds   time.Duration // sliding window: time until the sub-window ends that hits are added to now
 	Delay      time.Duration // leaky bucket: how long an allowed request has to wait for its turn
 
-	// the numbers that it was counted under, if another region has counted it under others; nil: the take's
+	// the limit that it was counted under, if another region has counted it with other numbers; nil for the take's limit
 	Limit *descriptor.Limit
 }
 

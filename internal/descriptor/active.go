@@ -9,9 +9,9 @@ import (
 
 // Active is when a limit applies. The zero value is always, in UTC.
 type Active struct {
-	From, Until int64 // seconds since the Unix epoch: from From on, and before Until; 0: no such bound
+	From, Until int64 // seconds since the Unix epoch: from From on, and before Until; 0 without a bound
 
-	// Days has a bit for each time.Weekday; 0: every day. Begin and End are the hours of a day, in minutes from local
+	// Days has a bit for each time.Weekday; 0 means every day. Begin and End are the hours of a day, in minutes from local
 	// midnight: from Begin on, and before End. If End comes first, the hours end on the next day, and Days are the days on
 	// which they start. If both are equal, they are the whole day.
 	Days       uint8

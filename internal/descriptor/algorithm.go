@@ -54,7 +54,7 @@ type algorithm struct {
 	compile func(l *Limit, length int64) error
 	words   func(l *Limit) string // describes its settings for people; nil if there is nothing to describe
 
-	countsDenied bool // denied hits count, unless the limit says otherwise
+	countsDenied bool // denied hits count, unless the limit has another setting
 }
 
 // windows describes how an algorithm drops old hits.

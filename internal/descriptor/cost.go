@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Cost says how many hits amounts of several kinds are worth: one of its weights for each kind, in the order of their
-// names. A rule without weights counts every amount once.
+// Cost is the price of amounts of several kinds, in hits: a weight for each kind, in the order of their names. A rule
+// without weights counts every amount once.
 type Cost []Weight
 
 // Weight is the price of one unit of a kind, in millionths of a hit.

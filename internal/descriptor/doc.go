@@ -12,5 +12,5 @@
 // A Tree is immutable once Compile has returned it: any number of goroutines may match against it without a lock.
 // Matching allocates nothing. All functions here are pure; the time is an argument.
 //
-// The package does not read files, does not count, and knows neither Redis nor protobuf.
+// The package does not read files, does not count, and depends on neither Redis nor protobuf.
 package descriptor

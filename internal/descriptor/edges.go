@@ -54,7 +54,7 @@ type edge struct {
 	literal    node // the child of the wildcard whose text equals this value, or noNode
 	starred    bool // the key has a star: it is matched by edges.starred
 	folded     bool // the value is in lower case, and in others.folded
-	// for an edge without a value: how other values are matched; nil: only the rule without a value matches
+	// for an edge without a value: how other values are matched; nil if only the rule without a value matches
 	others *others
 }
 

@@ -2,7 +2,7 @@ package descriptor
 
 import "fmt"
 
-// Enforcement says for whom a limit denies requests.
+// Enforcement selects the customers to whom a limit denies requests.
 type Enforcement uint8
 
 // The enforcements. All limits are counted and measured.

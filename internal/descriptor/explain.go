@@ -225,9 +225,9 @@ func (d *Domain) explain(n node, siblings []*edge, e Entry, taken node) Explaine
 type explainer struct {
 	value      string
 	taken      node   // where the value leads
-	literal    node   // the wildcard whose text equals the value; root: none
-	most       int    // how many bytes of a value the expressions see
-	by         string // the candidate that was chosen; empty: none yet
+	literal    node   // the wildcard whose text equals the value; root without one
+	most       int    // number of bytes of a value that expressions see
+	by         string // candidate that was chosen; empty until one is
 	candidates []Candidate
 }
 

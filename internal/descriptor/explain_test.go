@@ -40,7 +40,7 @@ func TestExplainSaysWhichRuleAndWhy(t *testing.T) {
 	d := explained(t)
 	for _, tt := range []struct {
 		entries []Entry
-		rule    string // name; empty: none
+		rule    string // name; empty for no rule
 		key     string
 		reason  string // part of it
 		last    string // the last level: kind:value:matched, ...

@@ -15,8 +15,8 @@ type Fact[T any] struct {
 	// text returns the value as a rule file writes it, or "" if there is nothing to show.
 	text func(of *T) string
 
-	// words describes the value for people, in a sentence about a limit: ", leased". Nil: the key has no words, or they
-	// stand elsewhere.
+	// words describes the value for people, in a sentence about a limit: ", leased". Nil if the key has no words, or if
+	// they stand elsewhere.
 	words func(of *T) string
 
 	// hidden means that /rlconfig leaves the key out. It is still part of Tree.Checksum.

@@ -14,7 +14,7 @@ type FileStatus struct {
 	Since    time.Time // when State last changed
 }
 
-// FileState says which version of a rule file is in use.
+// FileState is the relation between the newest version of a rule file and the version in use.
 type FileState string
 
 // The states of a rule file.

@@ -9,8 +9,8 @@ import (
 
 // Group is how a level's values are grouped: all values of a group share one counter. The zero value groups nothing.
 type Group struct {
-	V4, V6  uint8 // addresses count as their networks of this many bits; 0: each address of this family for itself
-	Capture uint8 // the number of the expression's capture group whose text counts; 0: none
+	V4, V6  uint8 // addresses count as their networks of this many bits; 0 groups no addresses of this family
+	Capture uint8 // number of the expression's capture group whose text counts; 0 without one
 }
 
 // ParseGroup parses a group as rule files write it: ipv6/64, ipv4/24,ipv6/56 or $1.

@@ -46,7 +46,7 @@ type OwnHeader struct {
 	Text []HeaderPart // the value
 }
 
-// HeaderWhen says which answers have a header.
+// HeaderWhen selects the answers that have a header.
 type HeaderWhen uint8
 
 // The answers. HeaderAlways is the zero value.

@@ -23,8 +23,8 @@ const (
 	// or if their windows have different units and start in the same second. A client can choose the slot in a cluster by
 	// a {tag} in a value.
 	//
-	// AppendKey does not know the time, and writes the unit in braces instead of the window's start: {minute}. No other
-	// key ends in a brace. The store of the counters calls AppendLyftKey to fill in the start.
+	// AppendKey has no time, so it writes the unit in braces instead of the window's start: {minute}. No other key ends in
+	// a brace. The store of the counters calls AppendLyftKey to fill in the start.
 	KeysLyft
 )
 

@@ -137,7 +137,7 @@ func TestCalendarMonths(t *testing.T) {
 			t.Errorf("limit %d was changed: %+v", i+1, l)
 		}
 	}
-	// Counters of both kinds of months, and of a rule that says so itself, are not the same.
+	// Counters of both kinds of months, and of a rule that sets its calendar itself, are not the same.
 	if limits[0].SharesCounter(&limits[5]) || limits[0].SharesCounter(&Limit{Window: Window{Unit: Month}}) {
 		t.Error("different months share a counter")
 	}

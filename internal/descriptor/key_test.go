@@ -169,7 +169,7 @@ func readTag(tag string) (t countedTag, err error) {
 	return t, err
 }
 
-// checkKey says why a key is not the key of an identity, nil if it is.
+// checkKey returns why a key is not the key of an identity, or nil if it is.
 func checkKey(key string, want counted) error {
 	got, hashed, err := readKey(key)
 	if err != nil {

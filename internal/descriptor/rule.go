@@ -54,10 +54,10 @@ type RuleSettings struct {
 // OverrideUnbounded is the OverrideMax of a rule whose overrides have no bound.
 const OverrideUnbounded = MaxRequests
 
-// MetricLevels says for each level whether the metric's name has the request's value instead of the rule's.
+// MetricLevels holds for each level whether the metric's name has the request's value instead of the rule's.
 type MetricLevels []bool
 
-// Has reports whether it has at a level.
+// Has reports whether the metric's name has the request's value at a level.
 func (m *MetricLevels) Has(level int) bool { return m != nil && (*m)[level] }
 
 // Varies reports whether a limit does anything other than deny all customers above it.
@@ -88,7 +88,7 @@ func (r *Rule) Cost() Cost {
 // Level is one step of a rule's path, as the rule file writes it.
 type Level struct {
 	Key   string
-	Value string    // the value, the pattern, the network, or the values with commas between them; empty: any value
+	Value string    // the value, the pattern, the network, or the values with commas between them; empty for any value
 	Kind  MatchKind // how Value is matched
 }
 
@@ -122,10 +122,10 @@ type sharedLevels struct {
 	first   string // Rule.FirstTag, if with is not empty
 }
 
-// shared replaces the value of a level in the counter's key. If the text is empty, nothing does.
+// shared replaces the value of a level in the counter's key. If the text is empty, the value is not replaced.
 type shared struct {
 	text  string    // sharedBy, or groupedBy
-	group *grouping // nil: all values share one counter; else the value that counts follows the text
+	group *grouping // nil if all values share one counter; otherwise the counted value follows the text
 }
 
 // condition reports whether the level is a condition.

@@ -34,11 +34,11 @@ type DomainSpec struct {
 type DomainSettings struct {
 	Admission       Admission
 	OnError         OnError
-	Headers         *Headers // nil: the server's setting
+	Headers         *Headers // nil for the server's setting
 	RequestOverride RequestOverride
 	Refunds         Refunds
 	EnvoyDelay      bool          // answers tell Envoy to hold requests that a leaky bucket delays
-	QuotaBuckets    *QuotaBuckets // nil: pairs by key, and a bucket without a rule lets everything pass
+	QuotaBuckets    *QuotaBuckets // nil for pairs by key, and buckets without a rule that let everything pass
 	Regions         *Regions      // default for limits without regions; package config has copied it to them
 }
 
@@ -56,7 +56,8 @@ func (d DomainSettings) Or(other *DomainSettings) DomainSettings {
 // NodeSpec is one level of the rule tree as a rule file defines it.
 type NodeSpec struct {
 	Key string // may have a star: key and value together are then a wildcard for the entry's key and value
-	// Kind 0: empty means any value, and a star makes it a wildcard. Other kinds: the expression or the network
+	// Without Kind, an empty Value means any value, and a star makes it a wildcard. With other kinds, Value is the
+	// expression or the network
 	Value    string
 	Values   []string // values for MatchValues
 	Rule     *Rule    // nil if the level has no rate limit. Compile fills in its Levels, Path and Index

@@ -60,7 +60,7 @@ func (w Window) Words() string {
 	return w.Unit.String()
 }
 
-// CalendarWords says which calendar the window follows: " on the calendar of UTC". It is empty for a window on the
+// CalendarWords names the calendar that the window follows: " on the calendar of UTC". It is empty for a window on the
 // clock.
 func (w Window) CalendarWords() string {
 	return when(w.Location != nil, " on the calendar of "+w.Location.String())

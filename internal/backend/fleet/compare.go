@@ -28,7 +28,7 @@ func compare(all []Process, every time.Duration) {
 // overridesOf returns the part of a replica's overrides that must be equal everywhere. The version of overrides in
 // Redis is not part of it, because replicas learn of a new version at different times.
 func overridesOf(p *Process) string {
-	if p.Overrides.Source == OverridesInFile { // the version says which content the file has
+	if p.Overrides.Source == OverridesInFile { // the version identifies the content of the file
 		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
 	}
 	return p.Overrides.Source

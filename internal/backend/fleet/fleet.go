@@ -24,10 +24,10 @@ import (
 type Options struct {
 	// Beat writes the name of this replica to the list of replicas that share a Redis, or takes the name off the list if
 	// the replica leaves. It returns how many replicas are on the list. A replica stays on the list for the time lives
-	// after its last beat. Nil: this replica shares its Redis with no other.
+	// after its last beat. Nil if this replica shares its Redis with no other.
 	Beat func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error)
 
-	// Run calls Changed when the number of replicas has changed. Nil: nothing is called.
+	// Run calls Changed when the number of replicas has changed. May be nil.
 	Changed func(n int)
 
 	// Self returns this replica's status record. It must not wait. With nil the replica is only counted, and List must not
@@ -349,11 +349,11 @@ type View struct {
 	Self      string    // the ID of this replica
 	Shared    bool      // it shares a Redis with others
 	Processes []Process // replicas with trouble first
-	ReadAt    time.Time // when the others were read; zero: never
+	ReadAt    time.Time // when the others were read; zero before the first read
 	Err       error     // why they could not be read now
 
 	Unreadable int // entries that no replica of this version writes
-	// processes that share the Redis and say nothing of themselves, such as Go programs with package ratelimit
+	// processes that share the Redis and write no record, such as Go programs with package ratelimit
 	More int
 }
 

@@ -29,7 +29,7 @@ func named(host string) Process {
 	return Process{Host: host, Version: "1.2.3", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Rules: Rules{Checksum: 7, Count: 3, Files: 1}}
 }
 
-// member is a Fleet that announces itself only when the test says so, unless it runs.
+// member is a Fleet that announces itself only when the test calls it, unless it runs.
 type member struct {
 	*Fleet
 	client goredis.UniversalClient
@@ -144,7 +144,7 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that runs announces itself with one call each time, and says when it stops. A list is read once for many
+// A replica that runs announces itself with one call each time, and records when it stops. A list is read once for many
 // who ask.
 func TestRun(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestHostileEntries(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list += fmt.Sprintf("%s %d\n%s %d\n%s 99999999999999999999\n", id(17), now, id(19), now, id(20)) // 17 says nothing
+	list += fmt.Sprintf("%s %d\n%s %d\n%s 99999999999999999999\n", id(17), now, id(19), now, id(20)) // 17 has no record
 	a.client.RPush(t.Context(), a.saidKey(id(19)), "x")
 	a.client.Set(t.Context(), names, list, 0)
 	if err := a.read(t.Context()); err != nil {
@@ -396,7 +396,7 @@ func TestCompare(t *testing.T) {
 }
 
 // These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a process is
-// not listed, and says so once.
+// not listed, and logs this once.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", "redis-keys.md"))

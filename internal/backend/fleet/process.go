@@ -41,7 +41,7 @@ type State uint8
 // The states of a replica.
 const (
 	Live    State = iota
-	Stopped       // it said so
+	Stopped       // it has recorded that it stops
 	Gone          // it was killed, or cannot reach Redis
 )
 
@@ -49,8 +49,8 @@ func (s State) String() string { return [...]string{"live", "stopped", "gone"}[s
 
 // Rules are the active rules.
 type Rules struct {
-	Checksum uint64    `json:"checksum"` // 0: none were ever loaded
-	Since    time.Time `json:"since"`    // when these came into force
+	Checksum uint64    `json:"checksum"` // 0 before the first rules are loaded
+	Since    time.Time `json:"since"`    // time at which these became active
 	Count    int       `json:"count"`
 	Files    int       `json:"files"`
 	Stale    int       `json:"stale,omitempty"`    // files whose last good version is in use
@@ -59,11 +59,11 @@ type Rules struct {
 
 // Overrides are the active overrides.
 type Overrides struct {
-	Source  string `json:"source,omitempty"` // OverridesInRedis, OverridesInFile; empty: they are off
+	Source  string `json:"source,omitempty"` // OverridesInRedis, OverridesInFile, or empty if overrides are off
 	Version int64  `json:"version,omitempty"`
 	Earlier int64  `json:"earlier,omitempty"` // the version that it had two beats before, or a lower one
 	Count   int    `json:"count,omitempty"`
-	Error   string `json:"error,omitempty"` // why the source is not reached; empty: it is
+	Error   string `json:"error,omitempty"` // why the source cannot be reached; empty if it can
 }
 
 // The sources of overrides.

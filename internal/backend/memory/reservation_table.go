@@ -4,7 +4,7 @@ import "slices"
 
 // reservationTable has the reservations of a shard, by the key of their counter.
 type reservationTable struct {
-	all []*reservations // nil: the position is not used
+	all []*reservations // nil in unused positions
 	// places are positions in all; empty while few counters have reservations, where it is cheaper to look at all of them
 	index  index
 	unused []uint32

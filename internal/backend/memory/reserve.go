@@ -28,7 +28,7 @@ func needsCounter(t *backend.Take) bool { return t.Reservation.Op == backend.OpR
 // place is where the counter of a take is.
 type place struct {
 	hash    uint64
-	counter record // nil: it is new
+	counter record // nil if it is new
 	share   uint32
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters, and forgets their reservations. It never fails.
+// Reset clears counters, and removes their reservations. It never fails.
 //
 // Hits in a shared counter stay there, because others have used it too. Instead, the key gets a separate, unused
 // counter. If the store has no room for that counter, the reset is dropped, and a metric counts it.

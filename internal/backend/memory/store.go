@@ -19,11 +19,11 @@ type Options struct {
 	// maximum number of counters and reservations at the same time; default DefaultMaxCounters, about 225 MB with keys of
 	// 50 bytes
 	MaxCounters int
-	// number of shared counters, which are used when MaxCounters is reached; default 65,536 of 56 bytes; negative: none
+	// number of shared counters, which are used when MaxCounters is reached; default 65,536 of 56 bytes; negative for none
 	Shared        int
 	SweepInterval time.Duration // time in which every counter is checked once for expiry; default 10 s
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 }
 
 // DefaultMaxCounters is the maximum number of counters of a store without a bound in its options.

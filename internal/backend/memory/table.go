@@ -27,7 +27,7 @@ const (
 	recordPrev    = 16
 	recordExpires = 24
 	recordShare   = 32 // number of the share that the counter belongs to
-	recordTail    = 36 // number of the tail of its state, plus 1; 0: none
+	recordTail    = 36 // number of the tail of its state, plus 1; 0 without one
 	recordKey     = 40
 )
 

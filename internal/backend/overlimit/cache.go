@@ -16,14 +16,14 @@ import (
 type Options struct {
 	Store   backend.Store   // required
 	Bytes   int             // maximum size of the denials, keys included; default 1 MiB
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 
 	// Refunded is called after hits of a counter were given back, if any were in use: other replicas may have denied a
 	// request of several hits, or one of another class, long before the counter was exhausted, and can forget that now. A
 	// decision waits for it. The key is valid until it returns. Default: nothing is called.
 	Refunded func(key []byte)
 
-	// Far is set if the store is in another region: far.go describes the differences. Nil: the store is in this region.
+	// Far is set if the store is in another region: far.go describes the differences. Nil if the store is in this region.
 	Far *Far
 }
 
@@ -32,7 +32,7 @@ type Cache struct {
 	clock    backend.Clock
 	store    backend.Store
 	refunded func(key []byte)
-	far      *Far  // nil: the store is near
+	far      *Far  // nil if the store is near
 	perShard int64 // bytes
 	seed     maphash.Seed
 	shards   [shardCount]shard
@@ -71,7 +71,7 @@ type denial struct {
 	kept     int64
 	requests uint64 // requests, burst and classes of the limit that denied
 	burst    uint64
-	classes  descriptor.ClassParts // a denial says nothing about another class of the counter
+	classes  descriptor.ClassParts // classes of the limit; the denial does not apply to another class of the counter
 
 	overdue *overdue // nil if the store is near
 }
@@ -198,9 +198,9 @@ func (c *Cache) Peek(ctx context.Context, now time.Time, r *backend.Request) err
 	return err
 }
 
-// deny answers a group if the cache knows that all its takes are denied. For the limits of one descriptor, one known
-// denial is enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known
-// denial are answered; the others are only read, and have an outcome that is allowed.
+// deny answers a group if the cache has denials of all its takes. For the limits of one descriptor, one known denial is
+// enough if it has a vote: then the other limits count nothing. peek means that only the takes with a known denial are
+// answered; the others are only read, and have an outcome that is allowed.
 func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, peek bool) {
 	denied, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
@@ -259,8 +259,8 @@ func (c *Cache) known(now int64, t *backend.Take, o *backend.Outcome) bool {
 	if !e.of(t.Limit) || t.Hits < e.hits {
 		return false
 	}
-	// More hits are denied too, but may have to wait longer than these: only the store knows how long, unless the whole
-	// counter is free then.
+	// More hits are denied too, but may have to wait longer than these: only the store can compute how long, unless the
+	// whole counter is free then.
 	if c.far == nil && t.Hits > e.hits && e.until < e.reset && t.Hits <= int64(t.Limit.Capacity()) {
 		return false
 	}
@@ -334,7 +334,7 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 	// including peeks.
 	if o.Used > int64(capacity(t, o)) && o.MoreAfter == o.ResetAfter {
 		e.until, e.hits = e.reset, 0
-	} else if o.RetryAfter < 0 { // more hits than the capacity: the denial says nothing about the counter
+	} else if o.RetryAfter < 0 { // more hits than the capacity: the denial is no evidence about the counter
 		if c.far == nil {
 			return
 		}
@@ -350,7 +350,7 @@ func (c *Cache) note(sh *shard, now int64, t *backend.Take, o *backend.Outcome, 
 	sh.remember(t.Key, e, c.perShard)
 }
 
-// refund forgets the denial of a counter after hits were given back, even if that failed: it may have been carried out.
+// refund removes the denial of a counter after hits were given back, even if that failed: it may have been carried out.
 // Nothing is remembered of a limit with reservations, so a commit matters to no other replica, unless another limit of
 // the counter was denied here.
 func (c *Cache) refund(t *backend.Take, o *backend.Outcome, b earlier) {

@@ -198,7 +198,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// If the cache knows that one limit denies a request, the request uses nothing of its other limits.
+// If the cache has a denial of a request by one limit, the request uses nothing of its other limits.
 func TestOthersOnlyReadWhenADenialIsKnown(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})

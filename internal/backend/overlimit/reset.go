@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset clears counters in the backend, and then forgets their denials. A denial that is on its way at that time is not
+// Reset clears counters in the backend, and then removes their denials. A denial that is on its way at that time is not
 // remembered: it may be about the counter before the reset.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
 	defer c.forget(counters) // also if it failed: it may have been carried out
@@ -19,7 +19,7 @@ func (c *Cache) forget(counters []backend.Counter) {
 	}
 }
 
-// Forget forgets the denial of a counter, because hits of it were given back. A denial that is on its way at that time
+// Forget removes the denial of a counter, because hits of it were given back. A denial that is on its way at that time
 // is not remembered.
 func (c *Cache) Forget(key []byte) {
 	sh := c.shard(key)
@@ -29,10 +29,10 @@ func (c *Cache) Forget(key []byte) {
 	sh.forget(key)
 }
 
-// GaveBack forgets the denial of a counter after a refund that did not come through the cache.
+// GaveBack removes the denial of a counter after a refund that did not come through the cache.
 func (c *Cache) GaveBack(t *backend.Take, o *backend.Outcome) { c.refund(t, o, earlier{}) }
 
-// ForgetAll forgets all denials, including those that are on their way.
+// ForgetAll removes all denials, including those that are on their way.
 func (c *Cache) ForgetAll() {
 	for i := range c.shards {
 		sh := &c.shards[i]

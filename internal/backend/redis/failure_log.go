@@ -20,7 +20,7 @@ type failureLog struct {
 	count int
 	err   error // the latest
 	next  time.Time
-	timer *time.Timer // nil: no line is due
+	timer *time.Timer // nil if no line is due
 }
 
 const (

@@ -185,7 +185,7 @@ func (q *queue) sendSlots(batch []*inFlight, key string, at int64, m terms) {
 }
 
 // pipelineOf returns a pipeline to the node of this queue, which owns the slot of a key. The client of the whole
-// cluster would look up each slot again. It is asked for the requests whose node is unknown, and says why.
+// cluster would look up each slot again. It is used for requests whose node is unknown, and returns the reason.
 func (q *queue) pipelineOf(ctx context.Context, key string) goredis.Pipeliner {
 	cluster, ok := q.store.opts.Client.(*goredis.ClusterClient)
 	if !ok {

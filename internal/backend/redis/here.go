@@ -91,7 +91,7 @@ func (q *queue) beginHere(ctx context.Context) (c hereCall, ok bool) {
 func (q *queue) endHere(began int64, missed bool) {
 	now := q.now()
 	q.mu.Lock()
-	// one take says nothing about the counters of those that wait
+	// one take is no evidence about the counters of waiting requests
 	q.state.ended(began, now, q.state.hot && len(q.state.waiting) > 0)
 	q.state.free()
 	if missed {

@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// storeWithLanes returns a store that knows that it has one server, and whose lanes are connected.
+// storeWithLanes returns a store that has detected one server, and whose lanes are connected.
 func storeWithLanes(t *testing.T, r *redistest.Server, o redis.Options) *redis.Store {
 	t.Helper()
 	o.Client = connect(t, redisconn.Options{URL: r.Addr, Breaker: &redisconn.BreakerOptions{Silence: longest}})
@@ -87,7 +87,7 @@ func TestCallersSendThemselves(t *testing.T) {
 	if err := r.Client(t).ScriptFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	req := take("k", limit(51, descriptor.Year), 1) // Redis does not know the script, so a worker sends it again
+	req := take("k", limit(51, descriptor.Year), 1) // Redis does not have the script, so a worker sends it again
 	if err := backend.Await(t.Context(), s, time.Now(), req); err != nil || !req.Outcomes[0].Allowed || req.Outcomes[0].Used != 51 {
 		t.Errorf("after SCRIPT FLUSH: %+v, %v", req.Outcomes[0], err)
 	}

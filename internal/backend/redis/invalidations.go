@@ -36,7 +36,7 @@ type InvalidationsOptions struct {
 	// ForgetAll is called by Run when Forget may be due for any counter. Required.
 	ForgetAll func(cleared bool)
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 	Logger  *slog.Logger    // default slog.Default()
 }
 
@@ -404,7 +404,7 @@ func (v *Invalidations) end(ctx context.Context, c *goredis.Conn) (position, err
 
 func number(m *goredis.XMessage) uint64 {
 	text, _ := m.Values[fieldNumber].(string)
-	n, _ := strconv.ParseUint(text, 10, 64) // 0: somebody else's message
+	n, _ := strconv.ParseUint(text, 10, 64) // 0 for a message of another program
 	return n
 }
 

@@ -64,7 +64,7 @@ func (l *listener) hear(what string) {
 	l.heard = append(l.heard, what)
 }
 
-// await waits until exactly this was heard, in this order, and forgets it.
+// await waits until exactly these messages were received, in this order, and clears them.
 func (l *listener) await(t *testing.T, want ...string) {
 	t.Helper()
 	redistest.Eventually(t, fmt.Sprintf("%.200q", want), func(context.Context) error {
@@ -120,7 +120,7 @@ func (l *listener) count(t *testing.T, event string) float64 {
 	return 0
 }
 
-// Each process learns of the resets and refunds of the others, in order and once, and skips its own.
+// Each replica receives the resets and refunds of the others, in order and once, and skips its own messages.
 func TestProcessesShareInvalidations(t *testing.T) {
 	t.Parallel()
 	rights := []string{"--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+xadd", "+xread", "+xrevrange", "+ping"}
@@ -160,7 +160,7 @@ func TestProcessesShareInvalidations(t *testing.T) {
 	}
 }
 
-// A process that may have missed a message forgets everything: one whose connection was killed, one that was too slow,
+// A replica that may have missed a message forgets everything: one whose connection was killed, one that was too slow,
 // and each after Redis has lost its data.
 func TestMissedInvalidations(t *testing.T) {
 	t.Parallel()

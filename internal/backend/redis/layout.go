@@ -65,7 +65,7 @@ func FindLayout(ctx context.Context, client goredis.UniversalClient, prefix stri
 	return LayoutUnknown, nil, nil
 }
 
-// errClockSet is why a probe says nothing: the server's clock was set meanwhile.
+// errClockSet is why a probe has no result: the server's clock was set during the probe.
 var errClockSet = errors.New("the server's clock was set during the probe")
 
 // probe is one try of FindLayout.
@@ -291,7 +291,7 @@ func (s *Store) find(ctx context.Context) error {
 	return err
 }
 
-// settleOn uses a layout from now on, and says so once.
+// settleOn uses a layout from now on, and logs it once.
 func (s *Store) settleOn(found Layout, reason error) {
 	if reason != nil && goredis.HasErrorPrefix(reason, "MOVED") && !s.movedSaid.Swap(true) {
 		s.opts.Logger.Error("this Redis is a node of a cluster, and counters on other nodes cannot be reached: set "+

@@ -28,8 +28,8 @@ import (
 var layouts = map[string]struct {
 	servers int
 	start   func(t testing.TB, args ...string) *redistest.Server
-	proxy   func(t testing.TB, servers ...*redistest.Server) (address string) // nil: none
-	// scripts get the keys of one counter, and the log says so once
+	proxy   func(t testing.TB, servers ...*redistest.Server) (address string) // may be nil
+	// whether scripts get the keys of one counter, and the log reports it once
 	apart bool
 }{
 	"twemproxy":                   {2, redistest.Start, redistest.Twemproxy, true},

@@ -58,7 +58,7 @@ type mortal struct {
 
 	admin *goredis.Client
 
-	taker  *taker                    // nil: none runs
+	taker  *taker                    // nil while none runs
 	known  map[*descriptor.Limit]int // the limits that the process knows, and their numbers
 	killed int
 	lost   int

@@ -51,7 +51,7 @@ func TestPenaltyIsBesideTheCounter(t *testing.T) {
 	if left := client.PTTL(t.Context(), key).Val(); key != "{k}:penalty" || left <= 59*time.Minute || left > time.Hour+time.Millisecond {
 		t.Errorf("the key %q lives for %v", key, left)
 	}
-	mustTake(t, s, "k", l, -2) // another version knows of no penalty
+	mustTake(t, s, "k", l, -2) // another version has no penalties
 	if o := mustTake(t, s, "k", l, 1); !o.Allowed {
 		t.Errorf("another version: %+v", o)
 	}

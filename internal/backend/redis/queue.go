@@ -276,7 +276,7 @@ func (q *queue) sendWaiting(batch []*inFlight) []*inFlight {
 	batch = q.next(batch)
 	q.mu.Unlock()
 	for len(batch) > 0 {
-		kept := hot && len(batch) < hotRatio // so few say nothing about the counters of those that wait
+		kept := hot && len(batch) < hotRatio // so few takes are no evidence about the counters of waiting requests
 		if hot = q.flush(batch, hot); hot {
 			// let requests that have arrived join first: the more there are, the less the next flush costs each of them
 			runtime.Gosched()

@@ -68,8 +68,8 @@ func (s *queues) ofNode(addr string) *queue {
 	return q
 }
 
-// addrOf returns the address of the node that owns a request's counters, as far as this replica knows the cluster, or
-// "".
+// addrOf returns the address of the node that owns a request's counters, as far as this replica has seen the cluster's
+// topology, or "".
 func (s *Store) addrOf(ctx context.Context, r *backend.Request) string {
 	m := s.terms(0, true, 0)
 	c := scriptCalls.Get().(*scriptCall)

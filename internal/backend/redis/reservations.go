@@ -112,7 +112,7 @@ func isStep(takes []backend.Take) bool {
 	}
 }
 
-// packReserving lays out the arguments of a script that knows reservations, and chooses it.
+// packReserving lays out the arguments of a script for reservations, and chooses the script.
 func (c *scriptCall) packReserving(m *terms, shapes scripts.Set) error {
 	c.beginReservations(m.small)
 	for i := range c.groups {

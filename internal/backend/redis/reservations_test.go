@@ -85,7 +85,7 @@ func TestReservationsShareCalls(t *testing.T) {
 	}
 }
 
-// A commit says whether its reservation had expired by the clock of Redis.
+// A commit reports whether its reservation had expired by the clock of Redis.
 func TestLateCommits(t *testing.T) {
 	s, _ := openStore(t, redis.Options{})
 	l := reservable(limit(1000, descriptor.Year), false)

@@ -112,7 +112,7 @@ func (h *reserver) step(ctx context.Context, out io.Writer) error {
 		if o.Used > reserverLimit || reservation.Granted < 1 || reservation.Granted > amount {
 			return fmt.Errorf("%s: %d in use, %d granted of %d", t.Key, o.Used, reservation.Granted, amount)
 		}
-		if h.random.IntN(50) > 0 { // else it goes away
+		if h.random.IntN(50) > 0 { // otherwise it stops without a commit
 			_, _, err = h.take(ctx, t, 0, backend.Reservation{Op: backend.OpCommit, Final: true})
 		}
 		return err

@@ -35,7 +35,7 @@ type scriptCall struct {
 	reads    bool // the script changes nothing, but reservations may be settled
 	single   bool // the script is for one take, or for many equal takes
 	calendar bool // there are windows whose bounds are arguments
-	// of a call whose first key is not the counter's: the counter, whose server the keys are on; empty: not needed
+	// for a call whose first key is not the counter's: the counter, whose server has the keys; empty if not needed
 	home   []byte
 	packed packedArg // ARGV[1]
 
@@ -106,7 +106,7 @@ type takeGroup struct {
 	// these groups is sent: it has their number and is the head of a list of the others.
 	sent  bool
 	times int
-	next  int // index in groups of the next one in the list; 0: none
+	next  int // index in groups of the next one in the list; 0 at the end
 }
 
 // maxTimes is how many equal takes can be sent as one: the number has 16 bits.

@@ -24,7 +24,7 @@ type Options struct {
 	Client goredis.UniversalClient
 
 	// Timeout is how long a call may take. A caller with an earlier deadline leaves a moment before it; the call
-	// continues. Default redisconn.DefaultTimeout; negative: no timeout.
+	// continues. Default redisconn.DefaultTimeout; negative disables the timeout.
 	Timeout time.Duration
 
 	// CallerClock makes the store use the time given to Start instead of Redis' clock. Without it, the store does so only
@@ -49,8 +49,8 @@ type Options struct {
 	Connections *redisconn.Connections
 
 	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another
-	// slot denied, with the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now.
-	// Nil: denials are not remembered.
+	// slot denied, with the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil
+	// if denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
 
 	Settings string       // the first letters of the variables of this Redis, for advice in the log

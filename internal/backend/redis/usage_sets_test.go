@@ -103,7 +103,7 @@ func TestUsageSetIsBounded(t *testing.T) {
 	if err != nil || dropped != more {
 		t.Errorf("%d dropped, want %d: %v", dropped, more, err)
 	}
-	bytes, err := u.Client.MemoryUsage(t.Context(), "usage:flooded", 0).Result() // 0: of all members, not of some
+	bytes, err := u.Client.MemoryUsage(t.Context(), "usage:flooded", 0).Result() // 0 samples all members
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func drawLogin(t *rapid.T, who [2]string) (auth string, write func(addr string) 
 	places := []int{variable, userinfo, query}
 	place := [2]int{rapid.SampledFrom(places).Draw(t, "user in"), rapid.SampledFrom(places).Draw(t, "password in")}
 	if who[0] == "" {
-		place[0] = query // an empty one there says nothing
+		place[0] = query // an empty one there has no effect
 	}
 	var put [3][2]string // user and password at each place
 	for i, value := range who {

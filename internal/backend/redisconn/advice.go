@@ -104,8 +104,8 @@ func IsMistake(err error) bool {
 	return ok || find(mistakes, err.Error()) != ""
 }
 
-// Advice returns what to do about an error that wrong settings or missing rights cause; empty: the error has another
-// cause. settings are the first letters of the variables of this Redis: REDIS or REDIS_PERSECOND.
+// Advice returns how to correct an error that wrong settings or missing rights cause. It is empty if the error has
+// another cause. settings are the first letters of the variables of this Redis: REDIS or REDIS_PERSECOND.
 func Advice(err error, settings string) string {
 	if a, ok := errors.AsType[*advisedError](err); ok {
 		return a.advice

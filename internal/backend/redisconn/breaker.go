@@ -31,9 +31,9 @@ type BreakerOptions struct {
 	// nothing about the node. Default 5 ms.
 	Patience time.Duration
 
-	Opened *OpenBreakers // has the nodes whose breakers are open; nil: not wanted
+	Opened *OpenBreakers // set of nodes with open breakers, filled by the breakers; may be nil
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil disables metrics
 	Logger  *slog.Logger    // default slog.Default()
 
 	explain func(error) error // adds advice to the error that opens a breaker

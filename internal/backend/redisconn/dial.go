@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Options say where Redis is and how to connect to it. Texts are taken as an operator writes them. Errors
-// are SettingErrors, and no error or log line contains a password.
+// Options describe where Redis is and how to connect to it. Texts are taken as an operator writes them. Errors are
+// SettingErrors, and no error or log line contains a password.
 type Options struct {
 	// Settings is the prefix of the settings' names in errors: "REDIS" (default) or "REDIS_PERSECOND".
 	Settings string

@@ -244,7 +244,7 @@ func TestDialTLS(t *testing.T) {
 	for name, c := range map[string]struct {
 		url  string
 		tls  redisconn.TLSOptions
-		want string // part of the error; empty: it works
+		want string // part of the error; empty for success
 	}{
 		"known authority":              {open.Addr, redisconn.TLSOptions{Enabled: true, CACert: ca.File}, ""},
 		"by scheme":                    {"rediss://" + open.Addr, redisconn.TLSOptions{CACert: ca.File}, ""},

@@ -95,7 +95,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (*conn, erro
 
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// socketOf returns the socket of a connection; nil: it has none that can be looked at.
+// socketOf returns the socket of a connection, or nil if it has none.
 func socketOf(c net.Conn) (syscall.RawConn, error) {
 	if s, ok := c.(syscall.Conn); ok {
 		return s.SyscallConn() //nolint:wrapcheck // it names the connection

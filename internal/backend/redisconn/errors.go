@@ -55,7 +55,7 @@ func (e timeoutError) Error() string { return e.text }
 // Timeout and Temporary make it a net.Error.
 func (timeoutError) Timeout() bool { return true }
 
-// Temporary says that a later call may succeed.
+// Temporary reports that a later call may succeed.
 func (timeoutError) Temporary() bool { return true }
 
 // Is makes it a deadline that was exceeded.

@@ -20,9 +20,9 @@ type hook struct {
 	warmup          *warmup                     // makes a connection for later calls
 	probes          *probes                     // keeps probes from making calls fail
 	retire          func()                      // called when the server is no longer the primary
-	// adds advice to the error of a connection that could not be made; nil: none
+	// adds advice to the error of a connection that could not be made; may be nil
 	undialled  func(error) error
-	unanswered func(error) error // adds advice to the error of a call without an answer; nil: none
+	unanswered func(error) error // adds advice to the error of a call without an answer; may be nil
 }
 
 // DialHook wraps the dialling of each connection to a server that counts; sentinels are dialled without it.

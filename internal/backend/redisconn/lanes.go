@@ -129,7 +129,7 @@ func (n *Lane) dial() {
 	defer cancel()
 	c, err := l.hook.DialHook(l.dialer.dial)(ctx, l.network, l.addr)
 	if err != nil {
-		return // calls go through the client, and say why they fail
+		return // calls go through the client, and report why they fail
 	}
 	n.conn = c.(*conn)
 	n.answer = bufio.NewReaderSize(n.conn, 4096)

@@ -4,13 +4,13 @@
 -- p3      the denominator of that fraction in its lowest terms
 -- limit   the bucket's capacity
 -- a, b    the moment at which the bucket will be full of tokens, or empty: a + b/c microseconds
--- c       the requests of the limit that this moment was computed for
+-- c       the requests of the limit for which this moment was computed
 --
 -- The state is a and c as in pair.lua, or "a:c:b" if there is a fraction.
 
 -- A bucket is kept as the moment at which it will be at rest again: full of tokens, or empty if it leaks. Time moves toward that moment by
--- itself, so an unused bucket needs no writes, and a hit only moves the moment further ahead. How far it lies ahead of now says how much
--- is used, and it may lie at most a whole bucket (limit hits) ahead. The fraction b/c keeps rates such as 7 per second exact: rounding
+-- itself, so an unused bucket needs no writes, and a hit only moves the moment further ahead. Its distance from now shows the amount in
+-- use, and it may lie at most a whole bucket (limit hits) ahead. The fraction b/c keeps rates such as 7 per second exact: rounding
 -- each hit to a microsecond would add up.
 
 local MAX_TIME = 4503599627370496 -- 2^52
@@ -50,8 +50,8 @@ local function converted(a, b, c, limit, p1, p2, p3)
   return plus(now, 0, limit, p1, p2, p3)
 end
 
--- Returns the state under a limit, and whether it has changed: it was computed for another limit, or it lies too far ahead. Too far is a
--- whole bucket and as much again, or a whole bucket and SLACK if SLACK is longer. Such a state was written before a clock went
+-- Returns the state under a limit, and whether it has changed: it was computed for another limit, or it lies too far ahead. Too far is
+-- two whole buckets, or a whole bucket and SLACK if SLACK is longer. Such a state was written before a clock went
 -- back, or before the limit was lowered; it becomes the state of a bucket that was just used up.
 local function nearer(a, b, c, limit, p1, p2, p3)
   if a < now then return a, 0, p2, false end
@@ -77,7 +77,7 @@ local function read(key, value, p1, p2, p3, limit)
   if not value or #value > 50 then return now, 0, p2, '' end
   local a, b, c = parsed(value)
   if not a or a >= 9007199254740992 or b >= c or c >= MAX_TIME then return now, 0, p2, '' end
-  -- It lies further ahead than a whole bucket: the limit was changed, the clock went back, or it is not ours.
+  -- It lies further ahead than a whole bucket: the limit was changed, the clock went back, or another program wrote it.
   if (c ~= p2 or a > now + limit * (p1 / p2 + 1)) and forever(key) then return now, 0, p2, '' end
   a, b, c, moved = nearer(a, b, c, limit, p1, p2, p3)
   return a, b, c, value

@@ -1,4 +1,4 @@
--- Writes a state of 19 digits. Its first digit says how many digits at its end are the count of the present window, which ends at expires.
+-- Writes a state of 19 digits. Its first digit is the number of digits at its end that hold the count of the present window, which ends at expires.
 -- If only these digits change, INCRBY with the difference gives the same value. It is cheaper than SET and keeps the time to live.
 
 local function save_digits(key, value, state, expires, window)

@@ -1,4 +1,4 @@
--- Takes of many requests, where each is the only take of its counter and is settled by itself: most calls under load.
+-- Takes of many requests, where each is the only take of its counter and is settled separately: most calls under load.
 --
 -- ARGV[1]  after the time, for each run of counters with equal takes: how many counters (16 bit), the letter of their
 --          algorithm's part, whether denied hits count (0, 1), how often each take is repeated (16 bit; 0: this only

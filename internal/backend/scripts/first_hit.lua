@@ -1,7 +1,7 @@
--- Fixed windows that begin with a counter's first hit.
+-- Fixed windows that start with a counter's first hit.
 --
 -- p1    the window's length
--- a, b  when the window began, and its count
+-- a, b  the start of the window, and its count
 
 local function read(key, value, p1)
   local start, count = read_pair(value)
@@ -32,7 +32,7 @@ end
 -- For scripts with reservations.
 local function adjust(a, b, c, mark, delta, limit, p1, p2, p3, value)
   if b > 0 and mark < a + p1 then
-    if mark < a then return nil end -- its window is over, and this one began later
+    if mark < a then return nil end -- its window is over, and this one started later
   else
     local start = value and read_pair(value)
     if now >= mark + p1 or (start and start <= now and mark < start + p1) then return nil end

@@ -1,9 +1,9 @@
 -- Fixed windows on the clock or on a calendar.
 --
--- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller believes in
+-- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller computed
 -- p3      for a calendar, the number of that window: the next one has a higher one
 -- a, b    the number of the window and its count
--- c       the integer that the key held, 0 if that counts as nothing; -1 - (number mod 4096) if it held a larger count
+-- c       the integer that the key held, 0 if it is ignored; -1 - (number mod 4096) if it held a larger count
 --
 -- The state is one integer, so that Redis keeps it without an allocation: (number mod 4096) * 2^40 + count. A count that does not fit
 -- is kept in a text, "number mod 4096:count", which the reply shows as two integers.

@@ -1,8 +1,8 @@
--- The usual take of a fixed window: its hits fit into the window that the key holds, or begin a new one, or are denied. This part
+-- The usual take of a fixed window: its hits fit into the window that the key holds, or start a new one, or are denied. This part
 -- returns then. In all other cases it has changed nothing, and the parts below decide.
 --
--- To define the functions below takes Redis as long as the commands of such a call. So this part defines none. It does for the usual take
--- what they do for every take: fixed.lua explains the state, which lies between window and window + counts.
+-- To define the functions below takes Redis as long as the commands of such a call. So this part defines none. It decides the usual
+-- take as they decide every take: fixed.lua explains the state, which lies between window and window + counts.
 
 if hits > 0 and times > 0 and (p2 == 0 or (now >= p2 and now < p1)) then
   local number = p2 == 0 and (now - now % p1) / p1 or p3

@@ -1,28 +1,28 @@
--- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter at once. A record in
--- a second key says what was charged and when, so that the counter can be corrected when the true amount is known.
+-- Many takes, some of which reserve hits or end a reservation. A reservation charges its counter immediately. A record in
+-- a second key holds the charge and its time, so that the counter can be corrected when the true amount is known.
 --
 -- The records of a counter are in one string, which is the counter's book. Nearly all books are small, and one SETRANGE changes a small
 -- book. Rewriting the string of a large book for each record would be slow, so a large book is a hash and a sorted set instead, and
--- its string says so (holds_large.lua).
+-- its string is IS_LARGE (holds_large.lua).
 --
--- A step is the only take of its counter, so it cannot change the outcome of another step. A simple step is written at once, without
+-- A step is the only take of its counter, so it cannot change the outcome of another step. A simple step is written immediately, without
 -- tables, which is much cheaper. A step is simple if its book is small and well-formed, and no record has to be settled first.
 -- Everything else (takes that share a counter, large books, records that have expired) is decided in holds_open.lua.
 --
 -- KEYS     the counters, the books, and then, for calls that may meet large books, the hash and the sorted set of each book
--- ARGV[1]  as in many.lua, without the takes that are steps or that commit or extend. A take that reserves has a 2 where other takes say
---          whether denied hits count, and its number in its group where other takes say how often they are repeated
+-- ARGV[1]  as in many.lua, without the takes that are steps or that commit or extend. A take that reserves has a 2 in place of the flag
+--          for counting denied hits, and its number in its group in place of the repeat count
 -- ARGV[2]  packed, little-endian: how many counters and books there are, how many records a small book may have, how many runs
---          of steps and how many open books follow (16 bit each), and where the open books begin (32 bit).
+--          of steps and how many open books follow (16 bit each), and where the open books start (32 bit).
 --          A step is the only take of its counter, and reserves or commits. A run is of steps under equal limits: how many
 --          (16 bit), the letter of the algorithm's part, the maximum number of records (32 bit), the longest time to live (64
 --          bit), the limit, p1 to p3 (64 bit each); then for each step the indexes of its counter and its book (16 bit
---          each), what it does (one byte, as below), the ID (16 bytes), the amount and the time to live (64 bit each).
+--          each), its operation (one byte, as below), the ID (16 bytes), the amount and the time to live (64 bit each).
 --          For each open book, whose counter has other takes too: the indexes of its counter and of itself (16 bit each),
 --          letter of its algorithm's part, whether a reservation that expires is released (0, 1), how many records are settled
 --          at most (16 bit; 0 if no take here depends on it), the maximum number of records (32 bit), the longest time to live
---          (64 bit), the limit, p1 to p3 (64 bit each). For each operation: where the takes of its group begin
---          and end in ARGV[1] (32 bit each); the number of its open book (16 bit); what it does,
+--          (64 bit), the limit, p1 to p3 (64 bit each). For each operation: where the takes of its group start
+--          and end in ARGV[1] (32 bit each); the number of its open book (16 bit); its operation,
 --          one byte: reserve (0), report (1), commit (2), commit or charge (3), extend (4), and 128
 --          more for the first of a group; the ID (16 bytes); the time to live, the amount, and the smallest amount that may
 --          be granted (64 bit each)
@@ -30,13 +30,13 @@
 --          operation: one byte: 0: no record; 1: a record, and that as it was found (5 times 64 bit); 2: too many reservations,
 --          and when the first of them expires (64 bit)
 --
--- An error that begins with PARTLY says that the takes may have counted. After all other errors, they have not.
+-- After an error that starts with PARTLY, the takes may have counted. After all other errors, they have not.
 --
--- A record whose time has come is settled before anything else is done. So the state in the reply already includes it, and backend.Settle
+-- A record that is due is settled before anything else is done. So the state in the reply already includes it, and backend.Settle
 -- can continue from that state.
 
 -- A book: 'R', how many records, until when the key lives at least, and when the first record is to be settled at the earliest.
--- Then the records, oldest first: ID, charged, reported, mark, expires, keep. What follows these counts as nothing.
+-- Then the records, oldest first: ID, charged, reported, mark, expires, keep. Bytes after the last one are ignored.
 local HEAD, HEAD_SIZE, OURS = '<BBi8i8', 18, 82
 local RECORD, RECORD_SIZE, FIELDS = '<c16i8i8i8i8i8', 56, '<i8i8i8i8i8'
 local FIRST = HEAD_SIZE + 1
@@ -50,11 +50,11 @@ local EXTRA = 60000000      -- a book lives longer than needed, so that its time
 local SPARE = 600           -- bytes that a book may have after its records before it is written anew
 local RESERVE, REPORT, COMMIT_OR_CHARGE, EXTEND, BEGINS = 0, 1, 3, 4, 128
 local FIXED, LOG, IN_FLIGHT, LYFT = byte('f'), byte('l'), byte('c'), byte('y')
-local RESERVES_HITS = 2 -- in the field that says for other takes whether denied hits count
+local RESERVES_HITS = 2 -- in the field that flags for other takes whether denied hits count
 local SETTLED = 8       -- records that a step settles at most
 local NO_RECORD, A_RECORD, TOO_MANY = '\0', '\1', '\2'
 
-local ASK_WITH_LARGE = 2147483647 -- again: the caller is to name the keys of large books too
+local ASK_WITH_LARGE = 2147483647 -- again: the caller has to name the keys of large books too
 
 local operations = ARGV[2]
 local small, runs, open_count, open_at, runs_at = unpack_from('<I2I2I2I4', operations, 5)
@@ -99,7 +99,7 @@ if #packed > 8 or open_count > 0 then
   end
 end
 
--- Steps are written at once, and a script that asks its caller again must not have written anything. So everything that can make the
+-- Steps are written immediately, and a script that asks its caller again must not have written anything. So everything that can make the
 -- script ask again is looked at first: counters whose read may set again, and large books whose keys are not named.
 local at = runs_at
 for _ = 1, runs do
@@ -122,7 +122,7 @@ if #KEYS == counters + book_count then -- the keys of large books are not named
 end
 if again then return pack('<i8I4', -now, again) end
 
-local answers, said, left = {}, 0, {} -- what the reply says about records, how many entries that has, and steps that are not simple
+local answers, said, left = {}, 0, {} -- answers about records for the reply, their number of entries, and steps that are not simple
 local wrote, no_memory = false, false
 local function failed(err)
   if wrote then return redis.error_reply('PARTLY written: ' .. (type(err) == 'table' and err.err or err)) end

@@ -1,12 +1,12 @@
 -- Large books, whose string is IS_LARGE. A step on a large book must not cost more with each record, so a step reads only the records that
 -- it needs. A hash finds the records of an ID. For each record it holds the record's ordinal among the records with the same ID,
--- charged, reported, mark, expires, keep. A sorted set finds the records whose time has come: it has each record, as ID and
--- ordinal, by the time when something must be done with it.
+-- charged, reported, mark, expires, keep. A sorted set finds the records that are due: it has each record, as ID and
+-- ordinal, by the time at which it is due.
 
 local PART, PART_SIZE = '<Bi8i8i8i8i8', 41
-local PAST = 4503599627370496 -- 2^52: the score of a record is when it expires, and then when it is dropped, less PAST
+local PAST = 4503599627370496 -- 2^52: the score of a record is its expiry, and later the time when it is dropped, minus PAST
 
--- What a command answers, or nothing if the key is none of ours. Then the key is deleted.
+-- Returns the answer of a command. If the key is not a book's, it returns nothing and deletes the key.
 local function ours(key, answer)
   if type(answer) ~= 'table' or not answer.err then return answer end
   if not find(answer.err, 'WRONGTYPE', 1, true) then error(answer.err, 0) end
@@ -24,7 +24,7 @@ local function parse(book, id, value)
   return list
 end
 
--- Reads a book if it is no longer large: then it is written as a small one, if it is written.
+-- Reads a book if it is no longer large: if it is written then, it is written as a small one.
 function LARGE.read(book)
   local at_keys = counters + book_count + 2 * book.j
   book.hash, book.set, book.removed, book.ended = KEYS[at_keys - 1], KEYS[at_keys], {}, 0
@@ -126,7 +126,7 @@ function LARGE.make_space(book)
   local ended = redis.call('ZRANGEBYSCORE', book.set, '-inf', '(0', 'LIMIT', 0, #book.removed + 1)
   for _, member in ipairs(ended) do
     local r, id, i = of_member(book, member)
-    if r and r.expires <= now then return remove(book, id, i) end -- else it is a new record that took the ordinal of a removed one
+    if r and r.expires <= now then return remove(book, id, i) end -- otherwise it is a new record with the ordinal of a removed one
   end
 end
 
@@ -149,7 +149,7 @@ function LARGE.first_expiry(book, first)
   return first
 end
 
--- Writes what needs no memory.
+-- Writes the changes that need no memory.
 function LARGE.write_removed(book)
   for _, member in ipairs(book.removed) do redis.call('ZREM', book.set, member) end
   for id in pairs(book.changed) do
@@ -201,5 +201,5 @@ function LARGE.grow(book)
   prolong(book, last, true)
 end
 
--- Removes what is left of a large book that has become small.
+-- Removes the remaining keys of a large book that has become small.
 function LARGE.shrink(book) redis.call('DEL', book.hash, book.set) end

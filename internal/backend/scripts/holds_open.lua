@@ -1,4 +1,4 @@
--- The rest: takes that are no steps, and steps that are not simple. Their counters and books are changed in tables, and written
+-- The rest: takes that are not steps, and steps that are not simple. Their counters and books are changed in tables, and written
 -- once.
 
 -- The books, by index: the value as it will be, how many records it has (-1: it is large), whether it is written anew (true)
@@ -46,7 +46,7 @@ local function put(j)
     if not values[counters + j] then return end
     if anew[j] then
       redis.call('DEL', key)
-      texts[j], values[counters + j] = false, false -- what is written next begins anew
+      texts[j], values[counters + j] = false, false -- the next write starts anew
       return
     end
     done = redis.pcall('SETRANGE', key, '1', '\0')
@@ -69,7 +69,7 @@ end
 -- When a book ends at the latest. One that seems to end later was written before a clock was set back.
 local function latest_end(longest) return now + longest + max(longest, LEAST_KEEP) + SLACK + EXTRA end
 
--- What large books need, if there may be any.
+-- Functions for large books, if there may be any.
 local LARGE = {}
 
 local function adjust(book, mark, delta)
@@ -147,7 +147,7 @@ local function remove(book, id, i)
   if book.large then LARGE.remove(book, r) end
 end
 
--- When something is to be done with a record.
+-- The time at which a record is due.
 local function due_at(book, r)
   if book.release and r.charged > r.reported then return r.expires end
   return r.keep
@@ -181,7 +181,7 @@ local function rewrite(book)
   look(k, book.shape, book.limit, book.p1, book.p2, book.p3)
 end
 
--- Settles the records whose time has come.
+-- Settles the records that are due.
 local function settle(book)
   if book.settled == 0 then return end
   if book.large then return LARGE.settle(book) end
@@ -207,7 +207,7 @@ local function settle(book)
     end
   end
   if not released then return end
-  -- Now, so that nothing is released again if something fails later.
+  -- Written now, so that nothing is released again if a later command fails.
   local j = book.j
   removes[j] = true
   close(book)
@@ -220,7 +220,7 @@ local function settle(book)
   rewrite(book)
 end
 
--- Whether there may be one more record: one that has expired makes way.
+-- Whether there may be one more record: an expired one is removed for it.
 local function has_space(book)
   if book.large then return LARGE.has_space(book) end
   local live = 0
@@ -254,7 +254,7 @@ local function has_too_many(list)
   return live >= SAME_ID
 end
 
--- What the reply says about a record.
+-- The answer about a record in the reply.
 local function found(r)
   if not r then return NO_RECORD end
   return A_RECORD .. pack(FIELDS, r.charged, r.reported, r.mark, r.expires, r.keep)
@@ -276,7 +276,7 @@ local function correct(o)
       r.expires = max(r.expires, now + o.ttl)
       r.keep = max(r.keep, r.expires + max(o.ttl, LEAST_KEEP))
       r.moved, book.changed[o.id] = true, true
-      if book.shape == IN_FLIGHT and now > r.mark then -- else the places would be free before the reservation ends
+      if book.shape == IN_FLIGHT and now > r.mark then -- otherwise the places would be free before the reservation ends
         adjust(book, r.mark, -r.charged)
         take(book, r.charged)
         r.mark = now
@@ -335,7 +335,7 @@ local function first_expiry(book)
   return first or 0
 end
 
--- Finds out whether a record may be added for a reservation. Returns what the reply says of it.
+-- Finds out whether a record may be added for a reservation. Returns the answer for the reply.
 local function reserve(o)
   local book = o.book
   local list = records(book, o.id)
@@ -363,7 +363,7 @@ local function keep(o)
   end
   book.changed[o.id] = true
   make_space(book)
-  for i = 1, #list > SAME_ID and #list or 0 do -- one that has expired makes way
+  for i = 1, #list > SAME_ID and #list or 0 do -- an expired one is removed for it
     if list[i].expires <= now and (not book.release or list[i].charged == list[i].reported) then
       remove(book, o.id, i)
       break
@@ -429,7 +429,7 @@ local function vote(from, to, reservations)
   end
 end
 
--- Decides a group with operations, and returns what the reply says of them.
+-- Decides a group with operations, and returns the answers for the reply.
 local function group(g)
   local answer, reservations = {}, {}
   for i, o in ipairs(g) do

@@ -1,4 +1,4 @@
--- Decides what is left, writes each book and counter that has changed once, and replies.
+-- Decides the remaining takes, writes each book and counter that has changed once, and replies.
 
 local decided, reason = pcall(function()
   for _, book in pairs(open) do

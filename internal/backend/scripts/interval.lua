@@ -1,10 +1,10 @@
--- Token buckets that get all tokens of a window at once when the window begins. The state counts missing tokens, not present ones, so that a
--- counter without a state is a full bucket, and raising the limit adds tokens at once.
+-- Token buckets that get all tokens of a window together when the window starts. The state counts missing tokens, not present ones, so that a
+-- counter without a state is a full bucket, and raising the limit adds tokens immediately.
 --
 -- p1, p2  the window's length, and the tokens it brings
--- p3      1: windows begin with the first hit that takes from a full bucket; 0: they lie on the clock
+-- p3      1: windows start with the first hit that takes from a full bucket; 0: they lie on the clock
 -- limit   the bucket's capacity
--- a, b    the window in which the bucket was last looked at, and how many tokens were missing then
+-- a, b    the window in which the state was last changed, and how many tokens were missing then
 
 local function read(key, value, p1, p2, p3)
   local mark, missing = read_pair(value)

@@ -1,7 +1,7 @@
 -- Sliding logs: the time of every hit.
 --
 -- p1, p2  the window's length and its quantum
--- p3      how many entries the caller has room for in the reply
+-- p3      number of entries for which the reply has room
 -- a, b    the base, and the state as it is kept
 -- c       how many entries of it have left the window
 --

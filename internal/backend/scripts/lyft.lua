@@ -1,14 +1,14 @@
--- Fixed windows that envoyproxy/ratelimit counts in too: each has a key of its own, which holds the count as INCRBY leaves
--- it.
+-- Fixed windows that envoyproxy/ratelimit counts in too: each window has a separate key, which holds the count as INCRBY
+-- leaves it.
 --
--- p1, p2  the start and the end of the window that the key is of
+-- p1, p2  the start and the end of the key's window
 -- p3      how long a new key lives, in ms
 -- a       whether the value can be added to (1), or is to be replaced (0)
--- b       the count, between 0 and the most
+-- b       the count, between 0 and the maximum
 -- c       the count as it was read
 --
--- What others wrote may be any number: what was poisoned by hits near 2^63 counts as the most, what is below zero as
--- nothing, and the next hit that counts mends it.
+-- Other programs may have written any number. One that was poisoned by hits near 2^63 counts as the maximum, and one below
+-- zero as 0. The next hit that counts corrects it.
 
 local function read(key, value, p1, p2, p3, limit)
   if now < p1 or now >= p2 then again = again or 0 end
@@ -30,7 +30,7 @@ local function write(key, value, a, b, c, p1, p2, p3)
     return
   end
   -- The reference sets the time to live with EXPIRE, after INCRBY. The time to live is missing if the reference died between the two, and
-  -- it is too short if the reference set it for a shorter window that began at the same time. Then SET writes the whole key anew.
+  -- it is too short if the reference set it for a shorter window that started at the same time. Then SET writes the whole key anew.
   if value and redis.call('PTTL', key) * 1000 >= p2 - now then
     if a == 0 then
       redis.call('SET', key, format(WHOLE, b), 'KEEPTTL')

@@ -1,6 +1,6 @@
 -- Decides one take, which is the most common call, or several identical takes of one counter. one_read.lua has read it.
 --
--- Reply    after the time: the state as it was, if it was one of ours
+-- Reply    after the time: the state as it was, if these scripts wrote it
 
 local a, b, c, seen = read(key, value, p1, p2, p3, limit)
 if again then return pack('<i8I4', -now, again) end

@@ -1,8 +1,8 @@
 -- A time in microseconds and a count in one value, for the parts that follow.
 --
 -- Redis keeps an integer of 64 bits, which has room for 19 digits, without an allocation. A time and a count together need more digits
--- than a Lua number holds exactly (2^53 has 16). So the value is built and cut as a string of 19 digits: one digit that says how many
--- digits the count has (1 to 7), the last digits of the time, the digits of the count.
+-- than a Lua number holds exactly (2^53 has 16). So the value is built and cut as a string of 19 digits: one digit for the number of
+-- digits of the count (1 to 7), the last digits of the time, the digits of the count.
 --
 -- The leading digits of the time that do not fit are left out, and a reader adds the leading digits that bring the time nearest to now.
 -- That is ambiguous if the state lives so long, and the count has so many digits, that a time up to 256 lives away could be meant, as

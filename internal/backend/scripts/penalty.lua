@@ -1,9 +1,9 @@
--- Penalties: a caller that exceeded a limit is denied until the penalty ends. punish in many.lua begins a penalty.
+-- Penalties: a customer that exceeded a limit is denied until the penalty ends. punish in many.lua starts a penalty.
 --
 -- p1  how long a penalty lasts
--- a   when the penalty ends, 0 if none is in force
+-- a   the end of the penalty, 0 if none is active
 --
--- The state is the time when it ends, in microseconds.
+-- The state is the time at which it ends, in microseconds.
 
 -- A penalty that ends too late is from before the clock was set back, or from before the rule was changed.
 local function nearer(a, b, c, limit, p1)

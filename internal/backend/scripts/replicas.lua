@@ -1,12 +1,12 @@
--- Counts the processes that share this Redis. It uses only commands that the scripts that count requests use too.
+-- Counts the replicas that share this Redis. It uses only commands that the scripts that count requests use too.
 --
--- KEYS[1]  the list of processes: a line for each, with its name and the time of its last heartbeat in milliseconds
+-- KEYS[1]  the list of replicas: a line for each, with its name and the time of its last heartbeat in milliseconds
 -- ARGV[1]  as for every script
--- ARGV[2]  the name of the calling process, in hexadecimal digits
--- ARGV[3]  how long a process counts after its last heartbeat, in milliseconds
--- ARGV[4]  '1': a heartbeat; '0': the process leaves
--- ARGV[5]  the most processes in the list
--- Reply    the number of processes
+-- ARGV[2]  the name of the calling replica, in hexadecimal digits
+-- ARGV[3]  how long a replica counts after its last heartbeat, in milliseconds
+-- ARGV[4]  '1': a heartbeat; '0': the replica leaves
+-- ARGV[5]  the most replicas in the list
+-- Reply    the number of replicas
 
 local at, lives, most = floor(now / 1000), tonumber(ARGV[3]), tonumber(ARGV[5])
 local list = redis.pcall('GET', KEYS[1])

@@ -78,7 +78,7 @@ func index(s Shape) int {
 	panic(fmt.Sprintf("no shape %q", byte(s)))
 }
 
-// Script is a script's source, and the hash by which Redis knows it.
+// Script is a script's source, and the hash by which Redis finds it.
 type Script struct {
 	Text, Hash string
 

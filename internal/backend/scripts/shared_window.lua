@@ -1,10 +1,10 @@
--- Fixed windows, on the clock or on a calendar, that classes of callers share. sharedWindow in package backend explains what is kept for whom.
+-- Fixed windows, on the clock or on a calendar, that classes of customers share. sharedWindow in package backend has the rules.
 --
--- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller believes in
--- p3      from its lowest bits: 3 for the class of the take, counted from 1, or 0; 8 for the names of the classes; 7 for what each class is
---         guaranteed, in percent
--- a, b    when the window began, and the number of hits in it
--- c       the names (one byte), and for each class what is gone of its guarantee (32 bit, big-endian); '' if nothing is used
+-- p1, p2  the window's length and 0; for a calendar, the end and the start of the window that the caller computed
+-- p3      from its lowest bits: 3 for the class of the take, counted from 1, or 0; 8 for the names of the classes; 7 for the guarantee of
+--         each class, in percent
+-- a, b    the start of the window, and the number of hits in it
+-- c       the names (one byte), and for each class the part of its guarantee that is gone (32 bit, big-endian); '' if nothing is used
 --
 -- The state is a and b (64 bit each, little-endian), then c.
 
@@ -32,15 +32,15 @@ local function read(key, value, p1, p2)
   return a, b, sub(value, 17), value
 end
 
--- What a class is due when so many of the window's steps are left.
+-- Hits that are still due to a class when that many of the window's steps are left.
 local function due(percent, limit, left, steps) return floor(percent * limit * left / (100 * steps)) end
 
--- Returns what is kept for other classes, and what is gone with the hits in it.
+-- Returns the hits that are kept for other classes, and c with the hits in it.
 local function shared(a, c, hits, limit, p1, p2, p3)
   local start, ends = bounds(p1, p2)
   local step = ceil((ends - start) / STEPS)
   local steps = floor((ends - start - 1) / step)
-  -- A state of the next window is from before the clock went back: all of that window is left.
+  -- A state of the next window is from before the clock went back: that whole window is left.
   local left = a >= ends and steps or steps - floor((now - start) / step)
   local class, names, percents = p3 % 8, floor(p3 / 8) % 256, floor(p3 / 2048)
   local known, kept, gone, n = byte(c) == names, 0, pack('<B', names), 0

@@ -5,7 +5,7 @@
 -- a, b, c  the number of the window, its count, and the count of the one before
 --
 -- The state is 19 digits, so that Redis keeps it as an integer. A Lua number is exact to 16 digits only, so the digits are cut as a string:
--- one digit that says how many digits each count has (1 to 7), the last digits of the window's number, the earlier count, this count.
+-- one digit for the number of digits of each count (1 to 7), the last digits of the window's number, the earlier count, this count.
 -- Larger counts are kept as the text "number:earlier:this".
 
 local MAX_EXACT = 4503599627370496 -- 2^52
@@ -41,7 +41,7 @@ local function read(key, value, p1)
 end
 
 local function try(a, b, c, hits, limit, p1, p2)
-  local w, length, phase = floor(now / p1), p1 / p2, -1 -- it has not begun, because the clock went back
+  local w, length, phase = floor(now / p1), p1 / p2, -1 -- it has not started, because the clock went back
   if b == 0 and c == 0 then a = w end
   if a == w then phase = floor(now / p2) % length end
   local used = floor(min(c, floor(MAX_EXACT / length)) * (length - 1 - phase) / length) + b

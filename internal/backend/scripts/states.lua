@@ -1,4 +1,4 @@
--- What the parts below share: how a state is written, and which functions a part defines.
+-- Common code of the parts below: how a state is written, and which functions a part defines.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local sub, find, match, format, byte = string.sub, string.find, string.match, string.format, string.byte
@@ -7,11 +7,11 @@ local sub, find, match, format, byte = string.sub, string.find, string.match, st
 local long = format('%d', 4503599627370496) == '4503599627370496'
 local WHOLE, WHOLE_7, WHOLE_18 = long and '%d' or '%.0f', long and '%07d' or '%07.0f', long and '%018d' or '%018.0f'
 
-local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than their own clock says
+local CALLER_SLACK = 60000 -- ms: callers' clocks differ, so their counters stay longer than one clock requires
 local SLACK_WINDOWS = 2000 -- the most windows in CALLER_SLACK: some states keep only the last digits of a window's number
 
 -- A state may lie this far in the future, in microseconds. A read moves one that lies further to the present, and sets
--- moved: it is to be written, even if the take is denied. slack in package backend explains it.
+-- moved: it has to be written, even if the take is denied. slack in package backend explains it.
 local SLACK = 1000000
 local moved
 
@@ -19,11 +19,11 @@ local moved
 -- nearer(a, b, c, limit, p1, p2, p3) -> a, b, c, moved
 local nearer
 
--- Set by a read when the caller is to ask again: the calendar window given does not hold now (0), or the longest log
+-- Set by a read when the caller has to call again: the calendar window given does not hold now (0), or the longest log
 -- has so many entries.
 local again
 
--- What a fixed window counts at most under a limit. Below MANY, states have the form that all versions read.
+-- The largest count of a fixed window under a limit. Below MANY, states have the form that all versions read.
 local MANY, MAX_COUNT = 4294967296, 9007199254740992 -- 2^32, 2^53
 local function most_of(limit) return limit < MANY and 1099511627775 or MAX_COUNT end -- 2^40 - 1
 
@@ -44,7 +44,7 @@ end
 -- went back if its key expires, and by another program if it does not.
 local function forever(key) return redis.call('PTTL', key) < 0 end
 
--- Whether an error says that memory is full. Redis checks the memory at the first write of a script only. So after this error nothing was
+-- Whether an error means that memory is full. Redis checks the memory at the first write of a script only. So after this error nothing was
 -- written, and the script may answer without its writes.
 local function full(err) return find(type(err) == 'table' and err.err or err, 'OOM', 1, true) end
 
@@ -66,8 +66,8 @@ end
 
 -- Every algorithm's part below defines three functions.
 --
---   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and what the reply shows of it
+--   read(key, value, p1, p2, p3) -> a, b, c, seen     the state that value holds, and its form in the reply
 --   try(a, b, c, hits, limit, p1, p2, p3, judge) -> allowed, a, b, c     the same and the state with the hits in it,
 --       whether they are allowed or not; with judge only the first counts. Hits are not 0 unless with judge. nil is for a
 --       refund of more hits than a window holds: it passes and changes nothing.
---   write(key, value, a, b, c, p1, p2, p3)     keeps a state; value is what the key held, false if nothing
+--   write(key, value, a, b, c, p1, p2, p3)     writes a state; value is the old content of the key, false if it was empty

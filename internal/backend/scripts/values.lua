@@ -1,4 +1,4 @@
--- Reads all counters at once, for the parts that follow: values and reply by key. The first element of reply is the time.
+-- Reads all counters together, for the parts that follow: values and reply by key. The first element of reply is the time.
 
 local values = redis.call('MGET', unpack(KEYS, 1, min(read_keys, 1000)))
 for from = 1001, read_keys, 1000 do -- a Lua call has room for some thousand arguments

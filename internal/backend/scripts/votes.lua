@@ -1,7 +1,7 @@
--- Decides the takes that are packed between from and to. backend.Settle defines what is admitted; this does the same, take by
--- take.
+-- Decides the takes that are packed between from and to. backend.Settle defines the outcomes; this part computes the same, take
+-- by take.
 
--- The takes of the group that is being read, and what its members said so far. member_passed is nil if no take of the member
+-- The takes of the group that is being read, and the results of its members so far. member_passed is nil if no take of the member
 -- that is being read votes any.
 local group, allowed, member_passed, denied, any_voted, any_passed = nil, {}, nil, false, false, false
 

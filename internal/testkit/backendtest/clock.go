@@ -41,7 +41,7 @@ func runClock(t *testing.T, open func(t testing.TB) backend.Store) {
 				c := newStepped(t, open(t), l, epoch.Add(48*time.Hour+17*time.Second))
 				c.fill()
 				c.now = c.now.Add(-step)
-				if o := c.take(1); o.Allowed && step < 256*window { // a store need not know windows that are further away
+				if o := c.take(1); o.Allowed && step < 256*window { // a store need not distinguish windows that are further away
 					t.Fatalf("after the step: %s", outcomeText(&o))
 				}
 				c.recovers(2*window, step > 2*window)
@@ -137,7 +137,7 @@ func (c *stepped) fill() {
 }
 
 // recovers checks that a hit passes within the given time, or within half of it plus a second if soon, exactly when the
-// answers say so, and that the counter is as good as new another two minutes later.
+// answers show it, and that the counter is as good as new another two minutes later.
 func (c *stepped) recovers(within time.Duration, soon bool) {
 	c.Helper()
 	if soon {

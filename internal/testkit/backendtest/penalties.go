@@ -13,7 +13,7 @@ import (
 var penaltyTimes = []time.Duration{time.Second, 10 * time.Second, 10 * time.Minute, 24 * time.Hour,
 	descriptor.MaxPenalty}
 
-// guard returns the take of a penalty that goes before a take.
+// guard returns the take of a penalty, which stands before the take that it guards.
 func guard(take *backend.Take, lasts time.Duration) backend.Take {
 	return backend.Take{
 		Key:    descriptor.AppendPenaltyKey(nil, take.Key, false),

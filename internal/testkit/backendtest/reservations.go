@@ -398,7 +398,7 @@ func runReservationsConcurrent(t *testing.T, open func(t testing.TB) backend.Sto
 	}
 }
 
-// runReservationsReset checks that a reset forgets the reservations of its counter, and no others.
+// runReservationsReset checks that a reset removes the reservations of its counter, and no others.
 func runReservationsReset(t *testing.T, s backend.Store) {
 	l, prefix := Limit("10/1h,reservations"), newCase()
 	reset, other := key(prefix, "reset", l), key(prefix, "other", l)

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// Reset forgets counters.
+// Reset clears counters.
 func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

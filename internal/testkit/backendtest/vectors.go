@@ -95,9 +95,9 @@ func (v *vector) limit(t *testing.T) *descriptor.Limit {
 }
 
 // runVectors tests a store with worked examples from the literature and from other implementations. Fixed windows in
-// them drop denied hits, except where an example says otherwise. Steps that are recorded wrong are in corrected. The
-// numbers of the sliding windows are computed with the rule that a hit of exactly one window ago no longer counts:
-// their sources leave that moment open.
+// them drop denied hits, except where an example differs. Steps that are recorded wrong are in corrected. The numbers
+// of the sliding windows are computed with the rule that a hit of exactly one window ago no longer counts: their
+// sources leave that moment open.
 func runVectors(t *testing.T, open func(t testing.TB) backend.Store) {
 	raw, err := testdata.ReadFile("testdata/algorithms.json")
 	if err != nil {

@@ -21,7 +21,7 @@ func StartWithClock(t testing.TB, args ...string) (s *Server, set func(ahead tim
 }
 
 // StartWithStoppedClock starts a server whose clock stands still at the time that the test has set last. So the test
-// knows to the microsecond which time each command sees.
+// knows the time of each command to the microsecond.
 func StartWithStoppedClock(t testing.TB, at time.Time, args ...string) (s *Server, set func(at time.Time)) {
 	t.Helper()
 	s, write := startWithClock(t, args, [2]int64{0, at.UnixMicro()})

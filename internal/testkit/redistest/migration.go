@@ -27,7 +27,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, to *Server) *Migration {
 	return m
 }
 
-// MoveKeys moves up to most keys of the slot (0: all), and returns how many it moved.
+// MoveKeys moves at most this many keys of the slot (0 for all), and returns how many it moved.
 func (m *Migration) MoveKeys(t testing.TB, most int) int {
 	t.Helper()
 	moved := 0

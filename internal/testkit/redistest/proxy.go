@@ -153,7 +153,7 @@ func answers(address string) bool {
 	return bytes.HasPrefix(reply[:n], []byte("+PONG"))
 }
 
-// OneShard starts a cluster of one node that has all slots, and knows no other node.
+// OneShard starts a cluster of one node that has all slots.
 func OneShard(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s := start(t, node, "", func(_ *Server, port string) []string {

@@ -190,7 +190,7 @@ func (w *Watched) Failover(t testing.TB) *Server {
 	if asked < 0 {
 		t.Fatal("no sentinel runs")
 	}
-	// A sentinel rejects the command until it knows a good replica.
+	// A sentinel rejects the command until it has seen a good replica.
 	await(t, "the sentinel to begin a failover", func(ctx context.Context) error {
 		return w.Sentinels[asked].admin.Do(ctx, "sentinel", "failover", w.Name).Err()
 	})

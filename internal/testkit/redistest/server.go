@@ -149,8 +149,8 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	}
 }
 
-// Client returns a client of the server that ends with the test. It goes over the unix socket and, if the server's
-// Setup has a password, as the default user.
+// Client returns a client of the server that ends with the test. It uses the unix socket and, if the server's Setup has
+// a password, as the default user.
 func (s *Server) Client(t testing.TB) *goredis.Client {
 	t.Helper()
 	c := goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: s.password})

@@ -25,7 +25,7 @@ func Within(t testing.TB) context.Context {
 }
 
 // Dial returns a connection to host:port, or to a unix socket's path, that is closed at the end of the test. It is not
-// encrypted unless the options say so.
+// encrypted unless the options set it.
 func Dial(t testing.TB, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	if filepath.IsAbs(addr) {

@@ -26,7 +26,7 @@ type Process struct {
 	Err               error // how it ended; to be read after Ended is closed
 
 	name  string
-	known bool // the test knows how it ended, or wanted it to end so
+	known bool // the test has read how it ended, or caused it
 }
 
 // Start starts the service on free ports and returns when it listens. The name is for messages. cmd.Env is added to the

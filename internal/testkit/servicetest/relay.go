@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Relay is one address in front of several processes, as a Service of Kubernetes is: each new connection goes to the
+// Relay is one address in front of several processes, as a Service of Kubernetes is: each new connection leads to the
 // next process that accepts one.
 type Relay struct {
 	Addr string
