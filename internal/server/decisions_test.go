@@ -294,7 +294,7 @@ func TestSizeOfBatches(t *testing.T) {
 	}
 }
 
-// Each request of a batch counts as a call in flight: otherwise batches could bring a hundred times the work of calls.
+// Each request of a batch counts as a call in flight. Otherwise batches could cause a hundred times the work of calls.
 func TestRequestsOfBatchesCountAsCalls(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	held := &pending{decider: passAll, began: make(chan struct{}, 1000)}
@@ -442,7 +442,7 @@ func TestBatchInRedis(t *testing.T) {
 	m, _ := newDeciding(t, Options{})
 	calls := func() int { return stored.Calls(t, "evalsha") + stored.Calls(t, "eval") }
 	began := time.Now()
-	for before := calls(); ; before = calls() { // Redis gets the script, and the store finds out that Redis is one server
+	for before := calls(); ; before = calls() { // loads the script into Redis, and lets the store detect a single server
 		d.batch(hundred(3)...)
 		m.batch(hundred(3)...)
 		if calls()-before < 3 {
@@ -588,7 +588,7 @@ func TestTracerSeesTheRequestsOfABatch(t *testing.T) {
 	checkMetrics(t, registry, map[string]float64{`ratelimitd_requests_total{code=OK transport=grpc}`: 2})
 }
 
-// Bytes that are no batch are the error of the call, and count nothing.
+// Bytes that are not a batch fail the call, and count nothing.
 func TestMalformedBatches(t *testing.T) {
 	d, r := newDeciding(t, Options{})
 	good, left := encode(t, decide("plain", "m", nil)), uint64(5_000_000_000)

@@ -173,7 +173,7 @@ func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
 	for name, data := range wireCases(t) {
 		t.Run(name, func(t *testing.T) {
 			checkDecode(t, data, new(limiter.Request))
-			checkDecode(t, data, &reused) // whatever was there before leaves no trace
+			checkDecode(t, data, &reused) // earlier content leaves no trace
 			if decodeRequest(data, new(limiter.Request), unbounded) == nil {
 				accepted++
 			}

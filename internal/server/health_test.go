@@ -55,7 +55,7 @@ func TestHealthAgreesEverywhere(t *testing.T) {
 	}
 }
 
-// Health that is red says all that is missing.
+// If health is red, its text lists all missing conditions.
 func TestHealthSaysWhatIsMissing(t *testing.T) {
 	r := start(t, Options{})
 	r.SetMissing("no rules", true)

@@ -230,8 +230,8 @@ func TestJSONAnswerIsTheResponseAndItsHeadersAreReal(t *testing.T) {
 	}
 }
 
-// net/http keeps the header of a request until it is answered and its body has ended, also one that no handler reads.
-// Many short lines need many times their bytes.
+// net/http keeps the header of a request until it is answered and its body has ended, even without a handler. Many
+// short lines need many times their bytes.
 func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(3 << 20)}, Options{Connections: Connections{MaxBytes: 16 << 20}})

@@ -27,7 +27,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// rawClient is a client that sends whatever frames a test wants.
+// rawClient is a client that sends any frames.
 type rawClient struct {
 	net.Conn
 	*http2test.Client
@@ -110,7 +110,7 @@ func TestStreamsOfAConnectionAreBounded(t *testing.T) {
 	}
 }
 
-// Calls that never send their message count too, whatever service they are for.
+// Calls that never send their message count too, for every service.
 func TestCallsInFlightAreBounded(t *testing.T) {
 	for _, method := range []string{shouldRateLimitPath, "/grpc.health.v1.Health/Check", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} {
 		t.Run(method, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestFinishedMessagesAreNotHeld(t *testing.T) {
 	}
 }
 
-// A call that ends neither on its own nor by its context must not keep the server from stopping.
+// A call that does not end, not even with its context, must not keep the server from stopping.
 func TestStopTimeoutIsHard(t *testing.T) {
 	began, end := make(chan struct{}), make(chan struct{})
 	r := startWith(t, endpoint.Options{StopTimeout: 50 * time.Millisecond}, Options{Decider: decider(func(context.Context, time.Time, *limiter.Request, *limiter.Decision) error {

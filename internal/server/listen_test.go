@@ -52,7 +52,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A process that was killed leaves its socket's file behind.
+// A killed process leaves the file of its socket behind.
 func TestUnixSocketOfADeadProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rl.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -47,7 +47,7 @@ func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
 	soon(t, "the streams have ended", func() bool { return gathered(t, registry)[`ratelimitd_streams{kind=watch}`] == 0 })
 }
 
-// One peer gets nearly half of the long streams over one connection. Calls are not affected.
+// One peer may use nearly half of the long streams over one connection. Calls are not affected.
 func TestLongStreamsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(1 << 30)},
@@ -86,7 +86,7 @@ func TestReflectionStreamsAreBounded(t *testing.T) {
 			return nil, err
 		}
 		err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
-		if err == nil || errors.Is(err, io.EOF) { // Recv says why the stream has ended
+		if err == nil || errors.Is(err, io.EOF) { // Recv returns the reason for the end of the stream
 			_, err = stream.Recv()
 		}
 		return stream, err

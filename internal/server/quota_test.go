@@ -32,7 +32,7 @@ import (
 
 const quotaPath = quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName
 
-// shares answers each usage of a stream with an assignment of as many tokens as were allowed.
+// shares answers each usage with an assignment whose tokens are the allowed requests.
 type shares struct {
 	report func(domain string, all []assigner.Usage) // called first; may be nil
 	repeat int                                       // actions for each usage; 0 means one
@@ -297,7 +297,7 @@ func TestQuotaStreamIsEndedByBadMessages(t *testing.T) {
 	exchangeQuota(t, other, "edge", bucket())
 }
 
-// A report has its own bound: other messages keep theirs.
+// A report has a separate bound. The bounds of other messages do not change.
 func TestLargeReport(t *testing.T) {
 	q := &shares{repeat: 0}
 	var usages int

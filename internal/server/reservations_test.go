@@ -240,7 +240,7 @@ func TestErrorsOfReservations(t *testing.T) {
 	r.commit(&ratelimitdv1.CommitRequest{Id: id}, resultDone, 999, 2) // none of these calls changed anything
 }
 
-// A process accepts the ids of another one with the same key. Without a key nothing is reserved.
+// A replica accepts the ids of another one with the same key. Without a key nothing is reserved.
 func TestIDsOfOtherProcesses(t *testing.T) {
 	l := modelLimits(t)
 	var all [3]*reserving

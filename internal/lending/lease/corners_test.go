@@ -41,8 +41,8 @@ func TestStoreClockLeapsIntoAnotherWindow(t *testing.T) {
 	}
 }
 
-// A take is partly from the lease and partly from the store. If the lease has ended when the store answers, the take
-// has no single moment at which it took effect. It fails then.
+// A take uses permits of the lease and hits of the store. If the lease has ended when the store answers, there is no
+// moment at which both were valid, so the take fails.
 func TestAnswerAfterTheEndOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(1, &distant{})
@@ -130,7 +130,7 @@ func TestPermitsOfABucketWearOff(t *testing.T) {
 	})
 }
 
-// The same while some of the permits are still valid. All that was used has been given back, so the bucket refills only
+// The same while some of the permits are still valid. All used permits have been returned, so the bucket refills only
 // for the dormant ones.
 func TestPermitsOfABucketWearOffOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -163,8 +163,8 @@ func TestALeaseIsOfOneLimit(t *testing.T) {
 	}
 }
 
-// Permits of a window may be used for the lease's life, which ends with the window at the latest, a little earlier than
-// the clock says. They are worth as much until the window ends, and then nothing.
+// Permits of a window may be used during the lease's life, which ends slightly before the window. They count in full
+// until the window ends, and then not at all.
 func TestLifeOfPermitsOfAWindow(t *testing.T) {
 	for _, c := range []struct{ boundary, live, end float64 }{
 		{60_000, 499.5, 59_940},

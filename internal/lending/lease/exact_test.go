@@ -27,8 +27,8 @@ type step struct {
 	sweep bool
 }
 
-// All admitted takes together are within the limit, whatever the load, the store's distance, clock and failures are.
-// Processes crash without returning their permits.
+// All admitted takes together stay within the limit, under any load and with any distance, clock and failures of the
+// store. Replicas crash without returning their permits.
 func TestNeverAdmitsTooMuch(t *testing.T) {
 	all := limits(t, 300, window(1, descriptor.Second))
 	for name, l := range limits(t, 1200, window(8, descriptor.Second)) {
@@ -136,7 +136,7 @@ func TestHoldThenStorm(t *testing.T) {
 							f.crash(i)
 						}
 						wg.Go(func() {
-							for range 8 { // gets a lease and uses a part of it
+							for range 8 { // acquires a lease and uses a part of it
 								f.take(i, "k", l, 1)
 								time.Sleep(100 * time.Microsecond) //nolint:forbidigo // virtual time
 							}

@@ -100,7 +100,7 @@ func TestFarCountersMakeRoom(t *testing.T) {
 	})
 }
 
-// A descriptor with long texts gets no permits: each counter would keep a copy of them.
+// A descriptor with long texts is not leased: each counter would keep a copy of them.
 func TestFarCountersAreSmall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, limit := newOverseas(t, 8), map[string]*descriptor.Limit{"k": perWindow(t, 1000, descriptor.Minute)}

@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// distant is a store that many processes share. It has its own clock and a delay in each direction.
+// distant is a store that many replicas share. It has a separate clock and a delay in each direction.
 type distant struct {
 	now         func() time.Time // the replicas' clock; default time.Now, which is virtual
 	order       sync.Mutex       // orders the readings of another clock like the counting
@@ -29,7 +29,7 @@ type distant struct {
 
 	start time.Time
 	trips atomic.Int64
-	hits  atomic.Int64 // charged hits, minus those given back
+	hits  atomic.Int64 // charged hits, minus returned ones
 }
 
 var errLost = errors.New("no answer")
@@ -92,7 +92,7 @@ func (d *distant) Peek(ctx context.Context, _ time.Time, r *backend.Request) err
 	return d.store.Peek(ctx, d.clock(), r)
 }
 
-// fleet is several processes that lease from one store, and the takes that they have admitted.
+// fleet is a number of replicas that lease from one store, and the takes that they have admitted.
 type fleet struct {
 	store    *distant
 	replicas []*Leases
@@ -123,7 +123,7 @@ func newFleet(replicas int, d *distant) *fleet {
 	return f
 }
 
-// crash replaces a process with a new one. The permits of the old one are lost.
+// crash replaces a replica by a new one. The permits of the old one are lost.
 func (f *fleet) crash(i int) {
 	f.replicas[i] = New(f.replicas[i].opts)
 }
@@ -174,7 +174,7 @@ func (f *fleet) total() int64 {
 	return n
 }
 
-// permits returns the number of permits that the processes hold.
+// permits returns the number of permits that the replicas hold.
 func (f *fleet) permits() int64 {
 	n := int64(0)
 	for _, r := range f.replicas {

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Permits that were not used for longer than a lease lives are given back, unless the refund may be carried out when
-// the window is over. A counter is forgotten after ten lives without a take. Closing waits for nothing.
+// Permits that were not used for longer than a lease's life are returned, unless the refund could be carried out after
+// the end of the window. A counter is forgotten after ten lives without a take. Close returns immediately.
 func TestUnusedPermitsAreGivenBack(t *testing.T) {
 	bucket := descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestUnusedPermitsAreGivenBack(t *testing.T) {
 	}
 }
 
-// Refunds of many counters go in calls of more than a hundred, and each counter gets its own.
+// Refunds of many counters are sent in calls of more than a hundred. Each counter gets the right refund.
 func TestRefundsOfManyCounters(t *testing.T) {
 	d := &distant{now: func() time.Time { return ms(1000) }}
 	newFleet(1, d)
@@ -187,7 +187,7 @@ func TestAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// A counter gets a lease if it is hot, worth it, and there is room. One that is known under another limit gets none.
+// A counter is leased if it is hot and worth it, and if there is room. A counter leased under another limit is not.
 func TestWhoGetsALease(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -230,7 +230,7 @@ func TestWhoGetsALease(t *testing.T) {
 	}
 }
 
-// Defaults, and at least one process.
+// Defaults, and at least one replica.
 func TestOptions(t *testing.T) {
 	l := New(Options{})
 	if o := l.opts; o.MaxLeases != 10_000 || o.ReturnWithin != time.Minute || o.SweepInterval != 250*time.Millisecond || o.StopTimeout != time.Second || l.replicas.Load() != 1 {
@@ -382,7 +382,7 @@ func TestBreakOffEndsAcquisitions(t *testing.T) {
 	call.breakOff() // nothing is left to end
 }
 
-// A call that is used again knows nothing of the one before.
+// A reused call contains nothing of the previous one.
 func TestCallsAreUsedAgain(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 10)
 	call := &forwarded{leads: true, err: errors.New("lost"), until: noon}
@@ -400,7 +400,7 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// A request without leases goes to the store as it is. Peeks at buckets are answered under their tightened limit.
+// A request without leases goes to the store unchanged. Peeks at buckets are answered under their tightened limit.
 func TestWhatGoesToTheStore(t *testing.T) {
 	all, _, k := holding(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}, 0)
 	plain := k.rule

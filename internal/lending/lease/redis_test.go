@@ -27,7 +27,7 @@ func openRedis(t testing.TB, callerClock bool) *redis.Store {
 	return redis.New(redis.Options{Client: client, Timeout: patience, CallerClock: callerClock})
 }
 
-// leaping is a clock that runs on its own and jumps forward between readings.
+// leaping is an independent clock that jumps forward between readings.
 type leaping struct {
 	began  time.Time
 	leaped atomic.Int64
@@ -37,8 +37,8 @@ func (c *leaping) now() time.Time {
 	return c.began.Add(time.Since(c.began) + time.Duration(c.leaped.Load()))
 }
 
-// Six processes use one hot counter from many goroutines, with a real Redis and with the memory store. All admitted
-// takes are within the limit, and nearly all of the limit is used. Processes crash, and hold permits for a while.
+// Six replicas use one hot counter from many goroutines, with a real Redis and with the memory store. All admitted
+// takes are within the limit, and nearly all of the limit is used. Replicas crash while they hold permits.
 func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	redisStore := openRedis(t, true)
 	for name, store := range map[string]backend.Store{"memory": memory.New(memory.Options{}), "redis": redisStore} {
@@ -96,7 +96,7 @@ func TestSixProcessesOnOneHotCounter(t *testing.T) {
 	}
 }
 
-// With real clocks: Redis' clock for the windows, this process' clock for the leases.
+// With real clocks: Redis' clock for the windows, the machine's clock for the leases.
 func TestWindowsOfRedisClock(t *testing.T) {
 	store := openRedis(t, false)
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Second)})

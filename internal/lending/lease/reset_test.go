@@ -34,7 +34,7 @@ func TestResetVoidsPermits(t *testing.T) {
 	voidsPermits(t, func(t *testing.T, to *Leases, key string, l *descriptor.Limit) { reset(t, to, key, l) })
 }
 
-// Another process clears the counter.
+// Another replica clears the counter.
 func TestVoidVoidsPermits(t *testing.T) {
 	voidsPermits(t, func(t *testing.T, to *Leases, key string, l *descriptor.Limit) {
 		if err := to.opts.Store.Reset(t.Context(), []backend.Counter{{Key: []byte(key), Limit: l}}); err != nil {
@@ -87,7 +87,7 @@ func (h *hooked) Reset(ctx context.Context, counters []backend.Counter) error {
 	return h.Store.Reset(ctx, counters)
 }
 
-// Permits taken while the reset is on its way to the store were charged before the reset: they are void, too.
+// Permits acquired while the reset was on its way to the store were charged before the reset: they are void, too.
 func TestResetVoidsPermitsTakenMeanwhile(t *testing.T) {
 	l := leased(t, descriptor.Limit{Requests: 2000, Window: window(1, descriptor.Minute)})
 	synctest.Test(t, func(t *testing.T) {

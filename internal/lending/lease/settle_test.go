@@ -199,8 +199,8 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	}
 }
 
-// A take asks for a lease if that pays and nothing speaks against it, else for its own hits. Permits that still live
-// are set aside for it.
+// A take asks for a lease if that pays off and is possible, otherwise for its own hits. Live permits are set aside for
+// it.
 func TestWhatATakeAsksFor(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -347,7 +347,7 @@ func TestACallThatAsksNothing(t *testing.T) {
 	all.counts.counted(t, "a call that asks nothing", 0, 0, 0, 0)
 }
 
-// A group fails if permits that were set aside for it had ended when the answer came.
+// A group fails if permits that were set aside for it expired before the answer.
 func TestPermitsThatEndBeforeTheAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -373,8 +373,8 @@ func TestPermitsThatEndBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// A lease that was denied says nothing about the hits of the take itself: these are asked for in a second call, less
-// the permits that the process has. A call of several takes asks only for those that have no answer.
+// A denied lease tells nothing about the hits of the take itself: a second call asks for these, less the permits of the
+// replica. A call with several takes only repeats those without an answer.
 func TestADeniedLeaseIsFollowedByTheTake(t *testing.T) {
 	for _, c := range []struct {
 		hits    int64

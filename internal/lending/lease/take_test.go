@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// heatUp makes a counter hot and leaves permits in its lease.
+// heatUp turns a counter hot and leaves permits in its lease.
 func (f *fleet) heatUp(t testing.TB, i int, key string, l *descriptor.Limit) {
 	t.Helper()
 	for n := 0; n < 1000; n++ {
@@ -83,7 +83,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					for i := range takes {
 						g, w := &got.Outcomes[i], &want.Outcomes[i]
 						if w.Used > int64(l.Capacity()) {
-							return // denied hits were counted; the permits that this voids are not given back
+							return // denied hits were counted; the permits that they void are not returned
 						}
 						if g.Allowed != w.Allowed || l.Algorithm == descriptor.FixedWindow && *g != *w {
 							fail = fmt.Sprintf("request %d, time %d, take of %d: %+v, the store alone says %+v", n, k, takes[i].Hits, *g, *w)

@@ -14,7 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// load makes takes at random times, at a given rate, whatever the answers are. shares gives the share of each process.
+// load makes takes at random times, at the given rate, independent of the answers. shares returns each replica's share
+// of the load.
 func (f *fleet) load(l *descriptor.Limit, perSecond float64, d time.Duration, shares func(at time.Duration) []float64) {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -67,7 +68,7 @@ func zipf(n int) func(time.Duration) []float64 {
 	return func(time.Duration) []float64 { return s }
 }
 
-// rotating sends all load to one process, and changes the process at intervals.
+// rotating sends all load to one replica, and switches the replica at intervals.
 func rotating(n int, every time.Duration) func(time.Duration) []float64 {
 	all := make([][]float64, n)
 	for i := range all {
@@ -152,7 +153,7 @@ func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(6, &distant{})
-				for round := range 20 { // all processes get hot again and again, and never use their last lease
+				for round := range 20 { // all replicas become hot again and again, and never use their last lease
 					for i := range f.replicas {
 						if round%3 == 0 && i == round%6 {
 							f.crash(i)
@@ -177,7 +178,7 @@ func TestStrandedPermitsAreAFewPercentOfAWindow(t *testing.T) {
 	}
 }
 
-// When an idle process resumes within the window, its permits are valid again: short leases do not use a window up.
+// When an idle replica resumes within the window, its permits are valid again: short leases do not use up a window.
 func TestDormantPermitsAreRevived(t *testing.T) {
 	for name, l := range limits(t, 2000, window(4, descriptor.Minute)) {
 		m := termsOf(leasedTake(l), 2)

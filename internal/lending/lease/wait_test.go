@@ -51,7 +51,7 @@ func (s *slow) take(ctx context.Context, now time.Time, r *backend.Request) erro
 	return backend.Await(ctx, s.Store, now, r)
 }
 
-// useUpALease makes a counter hot, and uses the permits of its first lease.
+// useUpALease turns a counter hot, and uses the permits of its first lease.
 func useUpALease(t *testing.T, leases *Leases, take func(hits int64) error) {
 	t.Helper()
 	for n := 0; leases.permits() == 0; n++ {
@@ -89,7 +89,7 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() {
 			began := time.Now()
-			err := take(t.Context(), 60) // more than the first acquisition brings
+			err := take(t.Context(), 60) // more than the first acquisition returns
 			if took := time.Since(began); took != timeout {
 				t.Errorf("who waits twice: %v after %v, want an end after %v", err, took, timeout)
 			}
@@ -101,8 +101,8 @@ func TestWaitingTwiceEndsInTime(t *testing.T) {
 	})
 }
 
-// A take waits for an acquisition of others only once. If they used up the permits that came back, it makes a call of
-// its own, without waiting for the acquisition that followed.
+// A take waits only once for an acquisition of another take. If the acquired permits are used up, it makes a separate
+// call, without waiting for the next acquisition.
 func TestWaitsForOthersOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{Store: memory.New(memory.Options{})}

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The store answers no question with a lower number than an earlier one of this process, so numbers ascend: when the
-// clock is set back, and when a bucket is forgotten and made anew while the store still remembers its last question.
+// The store does not answer a question with a lower number than an earlier one of this replica. So numbers ascend even
+// when the clock is set back, and when a bucket is forgotten and created again while the store still remembers its last
+// question.
 func TestNumbersAscend(t *testing.T) {
 	b := NewSharedBucket(start, hundred)
 	last := uint64(0)
@@ -268,7 +269,7 @@ func TestEnd(t *testing.T) {
 	k.out(20, 10, 0)
 }
 
-// Shares move while a process has clearly more or less than its fair part, or a client waits for its first token.
+// Shares move while a replica has clearly more or less than its fair part, or a client waits for its first token.
 func TestUnsettled(t *testing.T) {
 	for _, c := range []struct {
 		rate    float64

@@ -39,7 +39,7 @@ func TestSetRate(t *testing.T) {
 	}
 }
 
-// A limit that is slowed down takes its processes' shares with it. It is never made faster.
+// A slowed limit slows its replicas' shares with it. Slow never raises a rate.
 func TestSlow(t *testing.T) {
 	k := newSharedKit(t, 10)
 	k.b.SetShare(start, Share{Rate: 60, Burst: 50, FairRate: 50, FairBurst: 50})
@@ -302,8 +302,8 @@ func TestSaves(t *testing.T) {
 		{0.3, 130, 50, 18}, // 40
 		{0.4, 130, 50, 18}, // more is held than there is
 		{0.4, 60, 90, 10},  // more tokens are held
-		{0.3, 0, 90, 10},   // the clock goes back
-		{0.4, 0, 0, 10},    // and comes back: that time is over
+		{0.3, 0, 90, 10},   // the clock is set back
+		{0.4, 0, 0, 10},    // and is right again: that time is not counted twice
 		{0.5, 0, 150, 0},   // too much is held
 		{0.6, 0, 100, 0}, {1, 0, 0, 0}, {3, 0, 0, 100},
 	} {

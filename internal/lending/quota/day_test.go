@@ -92,7 +92,7 @@ func day(t *testing.T, seed uint64, fates [][]fate) int64 {
 	return int64(w.admitted())
 }
 
-// befall makes something happen to a client, and returns the client that has its place then.
+// befall changes a client in a random way, and returns the client that takes its place.
 func (w *world) befall(e *envoy, what int) *envoy {
 	switch what {
 	case 0: // it is killed, and another one comes

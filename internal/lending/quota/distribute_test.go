@@ -21,14 +21,14 @@ func (k kit) client(rate float64, tokens uint32, demand float64) *Subscriber {
 	return s
 }
 
-// loses makes clients that are gone hold a rate.
+// loses adds a rate held by lost clients.
 func (k kit) loses(rate float64) {
 	k.b.lost = append(k.b.lost, loss{rate: rate, expires: after(1e9)})
 	k.b.sum()
 }
 
-// The fair parts of clients, in tenths of requests per second, and the tokens that they may have: an eighth of the
-// burst is kept for newcomers, each client gets one token, and the rest is divided like the rate.
+// The fair parts of clients, in tenths of requests per second, and their bursts: an eighth of the burst is withheld for
+// newcomers, each client gets one token, and the rest is divided like the rate.
 func TestFairParts(t *testing.T) {
 	type client struct {
 		rate            float64
@@ -92,7 +92,7 @@ func TestFairParts(t *testing.T) {
 	}
 }
 
-// A client lacks rate if it would use 5 % more, and tokens if it should have three times as many.
+// A client lacks rate if it would use 5% more, and tokens if it should have three times as many.
 func TestLacks(t *testing.T) {
 	for _, c := range []struct {
 		rate         float64
@@ -147,7 +147,7 @@ func TestLowers(t *testing.T) {
 	}
 }
 
-// A client that is lowered in one way and raised in another gets one message.
+// A client whose rate is lowered and whose burst is raised gets one message.
 func TestIsToldOnce(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	x := k.client(40, 4, 10)
@@ -171,8 +171,7 @@ func TestLowersByMoreThanTwoPercent(t *testing.T) {
 	}
 }
 
-// A client is also lowered if all together hold more than the share of this process, or than its fair part by more than
-// 2 %.
+// A client is also lowered if all together hold more than the share of this replica, or 2% more than its fair part.
 func TestLowersToTheShare(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -277,7 +276,7 @@ func TestOneStillWaits(t *testing.T) {
 	x, y := k.client(0, 0, 10), k.client(0, 0, 10)
 	z := k.b.Join(start)
 	z.Measured(10)
-	z.claim = claim{tokens: 5, expires: after(10)} // it brings tokens along
+	z.claim = claim{tokens: 5, expires: after(10)} // it has tokens of an old assignment
 	k.b.saved = 0.5
 	k.plan(0)
 	k.holds(x, 0, 0)
@@ -313,7 +312,7 @@ func TestNewcomersLeaveHalf(t *testing.T) {
 	x, _ = k.b.Join(start), k.b.Join(start)
 	x.claim = claim{tokens: 10, expires: after(10)}
 	k.plan(0)
-	k.holds(x, 49, 30) // 10 are its own
+	k.holds(x, 49, 30) // 10 are those of its claim
 	k.is("what is saved", k.b.saved, 40-20-10)
 }
 
@@ -336,8 +335,8 @@ func TestTokensThatAClientBrings(t *testing.T) {
 	k.is("what is saved", k.b.saved, 12)
 }
 
-// A client with an assignment of another process keeps it, and gets no message, until it can get nine tenths of it
-// here: now, if that is its part, and nothing more is about to come.
+// A client with an assignment of another replica keeps it, and gets no message, until it can get nine tenths of it
+// here, or until its part is smaller and no more rate will become free.
 func TestWaitsForWhatItClaims(t *testing.T) {
 	for _, c := range []struct {
 		name                       string

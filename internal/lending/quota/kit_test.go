@@ -26,7 +26,7 @@ func newKit(t *testing.T, r Rate, saved float64) kit {
 	return kit{t, NewBucket(start, r, saved)}
 }
 
-// newSharedKit is a kit for a process that has half of a limit of 100 a second.
+// newSharedKit is a kit for a replica that has half of a limit of 100 a second.
 func newSharedKit(t *testing.T, saved float64) kit {
 	t.Helper()
 	k := kit{t, NewSharedBucket(start, hundred)}
@@ -34,7 +34,7 @@ func newSharedKit(t *testing.T, saved float64) kit {
 	return k
 }
 
-// plan makes a plan and sends it. It returns how many messages that takes.
+// plan runs a plan and sends it. It returns the number of messages.
 func (k kit) plan(seconds float64) int {
 	k.Helper()
 	told := k.b.Plan(after(seconds))

@@ -245,8 +245,8 @@ func TestLostTokens(t *testing.T) {
 	}
 }
 
-// The fewest tokens that a client can have: it starts full, refills up to its size, and may have counted a second less
-// than this process.
+// The fewest tokens that a client can have: it starts full, refills up to its size, and its clock may have counted a
+// second less than this one.
 func TestFewestTokens(t *testing.T) {
 	s := told()
 	for i, c := range []struct {

@@ -93,7 +93,7 @@ func TestLeasesAcrossRegionsNeverAdmitMore(t *testing.T) {
 	}
 }
 
-// warm makes a replica far from the home hold permits, and returns how many hits it has asked for.
+// warm lets a replica far from the home acquire permits, and returns how many hits it has requested.
 func (r *replica) warm() (hits int64) {
 	for range 20 {
 		if _, err := r.ask(1, "k=a"); err != nil {
@@ -145,8 +145,8 @@ func TestChangesAtHomeVoidPermits(t *testing.T) {
 	})
 }
 
-// The home's number is lower than this region's rule says, and was used up. In the next window requests that find no
-// permits wait for the home: they are not denied as if it was still used up.
+// The home's limit is lower than in this region's rule, and was used up. In the next window, requests without permits
+// wait for the home: they are not denied as if the limit was still used up.
 func TestPermitsOfALowerNumberThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, leased(6000, ""), "eu us", 1)
@@ -200,7 +200,7 @@ func TestPermitsGoHome(t *testing.T) {
 	}
 }
 
-// The home counts by another algorithm, or nothing at present: permits are worth nothing, and a request makes one trip.
+// The home counts by another algorithm, or nothing at present: permits are worthless, and a request makes one trip.
 func TestNoPermitsOfOtherLimits(t *testing.T) {
 	for name, there := range map[string]string{
 		"another algorithm": "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: minute, requests_per_unit: 600, algorithm: token_bucket, regions: {home: eu}}}\n",

@@ -254,7 +254,7 @@ func TestNumbersOfTheHome(t *testing.T) {
 	})
 }
 
-// The home counts under its own unit and algorithm, and on_error decides where it has no such rule.
+// The home counts under its unit and algorithm. Where it has no such rule, on_error decides.
 func TestRulesDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -308,7 +308,7 @@ func TestLateAnswer(t *testing.T) {
 	})
 }
 
-// Hits are given back in their own window only, and not where the home's domain allows no refunds.
+// Hits are returned only in the window in which they were taken, and only if the home's domain allows refunds.
 func TestRefunds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)

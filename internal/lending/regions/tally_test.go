@@ -109,7 +109,7 @@ func TestTalliesOfARegionThatIsCutOff(t *testing.T) {
 	})
 }
 
-// A counter that nobody asks for costs nothing, and one that is busy a question a second to each other region.
+// An unused counter costs nothing, and a busy one costs a question a second to each other region.
 func TestTalliesAskOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, eventual, "a b c", 1)

@@ -35,11 +35,11 @@ type world struct {
 	trip  time.Duration
 
 	mu   sync.Mutex
-	cut  map[string]bool // regions that nobody reaches, and that reach nobody
+	cut  map[string]bool // regions without any connection to the others
 	lost bool            // answers are
 }
 
-// replica is a process of a region.
+// replica is one replica of a region.
 type replica struct {
 	*limiter.Limiter
 	w     *world
@@ -48,7 +48,7 @@ type replica struct {
 	stop  func() // and wait until it has stopped
 }
 
-// newWorld makes regions whose replicas all have the same rules. A test of it runs in a bubble of synctest.
+// newWorld creates regions whose replicas all have the same rules. Its test must run in a bubble of synctest.
 func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 	t.Helper()
 	w := &world{t: t, names: strings.Fields(names), of: make(map[string][]*replica), cut: make(map[string]bool), trip: 80 * time.Millisecond}

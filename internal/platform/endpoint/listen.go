@@ -14,7 +14,7 @@ import (
 
 // ListenError is the error of a listener that cannot be opened.
 type ListenError struct {
-	What string // gRPC, gRPC on unix socket, HTTP, metrics or debug
+	What string // gRPC, gRPC on unix socket, HTTP, metrics, debug or regions
 	At   string // address or path
 	Err  error
 }

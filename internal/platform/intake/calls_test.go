@@ -31,7 +31,7 @@ func TestShareOfCalls(t *testing.T) {
 	if n := len(all); n < most*8/17-2 || n > most*8/17+2 {
 		t.Errorf("one connection has %d calls of %d", n, most)
 	}
-	for range 100 { // a new connection always gets some calls, until each share is less than one
+	for range 100 { // a new connection may always have some calls, until each share is less than one
 		if c := conn(l, &peer{}); len(flood(c)) == 0 && calls.InFlight() < most {
 			t.Fatalf("a new connection gets nothing with %d calls in flight", calls.InFlight())
 		}
@@ -55,7 +55,7 @@ func TestShareOfCalls(t *testing.T) {
 		t.Errorf("one peer has %d calls of %d", n, most)
 	}
 
-	// Eight connections that take as many calls as they can leave some to a ninth, of the same peer or another.
+	// Eight connections with as many calls as possible leave some to a ninth, of the same peer or another.
 	for _, other := range []*peer{p, {}} {
 		p.calls.Store(0)
 		calls = NewCalls(most, m)
@@ -103,7 +103,7 @@ func TestMessagesThatAreMissing(t *testing.T) {
 	}
 }
 
-// A call that counts as several has their share of the bounds, and gives back all of it.
+// A call that counts as several uses their share of the bounds, and returns all of it.
 func TestCallsThatCountAsMore(t *testing.T) {
 	m, err := NewMetrics(nil)
 	if err != nil {

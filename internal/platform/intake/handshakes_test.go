@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// A handshake that is not finished makes room for another one, first where most of them are.
+// An unfinished handshake is replaced by a new one, first a handshake of the peer with the most.
 func TestUnfinishedHandshakesMakeRoom(t *testing.T) {
 	r := listen(t, Options{MaxConnections: 40, Encrypted: true}) // 20 handshakes, 10 of a peer
 	secured, server := r.in(t, "127.0.0.1")
@@ -137,7 +137,7 @@ func TestPeersTakeTurnsInHandshakes(t *testing.T) {
 	}
 }
 
-// A handshake that waits for a turn ends when it makes room.
+// A handshake that waits for a turn ends when it is replaced.
 func TestHandshakeThatMakesRoomIsNotWorkedOn(t *testing.T) {
 	r := listen(t, Options{MaxConnections: 4, Encrypted: true}) // two handshakes, one of a peer
 	r.handshakes.free = 0

@@ -64,7 +64,7 @@ func TestConnectionWithAStream(t *testing.T) {
 	}
 }
 
-// A connection over its bound is closed and counted once, however much is given back later.
+// A connection that exceeds its bound is closed and counted once, however much it returns later.
 func TestConnectionOverItsBytesIsCountedOnce(t *testing.T) {
 	r := listen(t, Options{Bytes: NewBytes(100, NewBudget(1<<20).Class("test", 0))})
 	client, c := r.in(t, "127.0.0.1")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Every file is as VERSIONS says, so that no one changes a library by hand.
+// Every file matches VERSIONS, so that libraries are not changed by hand.
 func TestFilesAreAsPublished(t *testing.T) {
 	list, err := os.ReadFile("VERSIONS")
 	if err != nil {

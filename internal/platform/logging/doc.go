@@ -2,7 +2,7 @@
 //
 // New returns a logger that writes text, or JSON with the field and level names of envoyproxy/ratelimit, so that tools
 // that read those logs keep working. No record is longer than MaxRecord. A Level can be changed while the service runs.
-// A Sampler picks a few of many events. Shorten and Entries cut texts that clients sent.
+// A Sampler picks a few of many events. Shorten cuts texts that clients sent.
 //
 // Loggers, levels and samplers may be used concurrently.
 //

@@ -54,7 +54,7 @@ func (n *numbers) source() statsd.Source {
 	return statsd.Source{Counters: visitAll(n.counters), Gauges: visitAll(n.gauges)}
 }
 
-// listener is a StatsD daemon that keeps the lines it gets.
+// listener is a StatsD daemon that keeps the received lines.
 type listener struct {
 	t       *testing.T
 	address string
@@ -145,7 +145,7 @@ func (l *listener) next(n int) []string {
 	return got
 }
 
-// none says that nothing more has come than was asked for.
+// none checks that no more lines have arrived than expected.
 func (l *listener) none() {
 	l.t.Helper()
 	select {

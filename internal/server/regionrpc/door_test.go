@@ -24,7 +24,7 @@ func strangers(t *testing.T, from, at string, n int) {
 	}
 }
 
-// Regions are answered while others hold as many connections as the port has places, and never show a certificate.
+// Regions are answered while strangers use as many connections as the port has places, and never show a certificate.
 func TestStrangers(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -43,7 +43,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// A region has only its own places, and gets them back.
+// Each region has separate places, which it can use again.
 func TestDoor(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

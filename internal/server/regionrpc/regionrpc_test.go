@@ -112,7 +112,7 @@ func serve(t *testing.T, files *tlsfiles.Files, address string, store answers) (
 	return l.Addr().String(), stop
 }
 
-// dial makes Peers that know region eu at an address.
+// dial returns Peers for region eu at this address.
 func dial(t *testing.T, files *tlsfiles.Files, address string, log *slog.Logger) *Peers {
 	t.Helper()
 	p, err := NewPeers(Options{Addresses: map[string]string{"eu": address}, TLS: files, Log: log})
@@ -476,7 +476,7 @@ func TestTextsInAnswers(t *testing.T) {
 	}
 }
 
-// A panic fails its own call.
+// A panic fails only its own call.
 func TestPanic(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -496,8 +496,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// A region with as many connections as it may have, and one that connects and never reads, do not keep others from an
-// answer.
+// A region that uses all its connections, and a region that never reads, do not keep others from an answer.
 func TestOthersAreAnswered(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Processes that share a Redis share a key. A Redis that has lost it gets the same key again.
+// Replicas that share a Redis share a key. A Redis that has lost the key gets it back.
 func TestSharedKey(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	a := SharedKey{Client: client, Key: "p:{reservations}:key", Signer: NewSigner()}
@@ -33,7 +33,7 @@ func TestSharedKey(t *testing.T) {
 	}
 }
 
-// A process that starts before its Redis has a key later.
+// A replica that starts before its Redis gets a key later.
 func TestSharedKeyWithoutRedis(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -47,7 +47,7 @@ func TestSharedKeyWithoutRedis(t *testing.T) {
 	}
 }
 
-// Redis is asked for the key when somebody needs it, even if no rule does.
+// Redis is asked for the key when a call needs it, even if no rule does.
 func TestSharedKeyThatNoRuleNeeds(t *testing.T) {
 	a := SharedKey{
 		Client: redistest.Start(t).Client(t), Key: "k", Signer: NewSigner(),
@@ -69,7 +69,8 @@ func TestSharedKeyThatNoRuleNeeds(t *testing.T) {
 	}
 }
 
-// A text that is too short for a key signs nothing: whoever guesses it could make ids. The log says what to do.
+// A text that is too short for a key is not used: with a guess of it, anybody could sign ids. The log explains the
+// remedy.
 func TestSharedKeyThatIsTooShort(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	for _, text := range []string{"", "secret", strings.Repeat("0", 63)} {

@@ -19,7 +19,7 @@ func (a arrivals) Handle(now time.Time, calls []*Call) {
 	echo{}.Handle(now, calls)
 }
 
-// A call arrives when it is read, whatever the client has sent before.
+// A call arrives when it is read, independent of earlier frames of the client.
 func TestArrivalAfterOtherRequests(t *testing.T) {
 	arrived := make(arrivals, 1)
 	addr, _ := start(t, arrived, nil)

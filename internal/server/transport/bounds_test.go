@@ -98,7 +98,7 @@ func zipped(t testing.TB, p []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{1}, uint32(b.Len())), b.Bytes()...)
 }
 
-// ended reports that a connection was closed. It fails if that does not happen.
+// ended waits until the connection is closed, and fails if it is not.
 func (c *rawClient) ended() {
 	c.t.Helper()
 	if _, err := io.Copy(io.Discard, c.conn); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -364,7 +364,7 @@ func TestNothingIsHeldInTheEnd(t *testing.T) {
 	}
 }
 
-// A client that keeps its windows closed is disconnected, whatever answers.
+// A client that keeps its windows closed is disconnected, for every kind of answer.
 func TestClosedWindowsAreBoundedInTime(t *testing.T) {
 	for _, path := range []string{echoPath, otherPath} {
 		t.Run(path, func(t *testing.T) {

@@ -25,8 +25,8 @@ func startOn(t testing.TB, l net.Listener, h Handler, change func(*Options)) *Se
 	return s
 }
 
-// A handler gets the time at which its own call arrived, and the deadline counts from that time. This holds also if an
-// earlier request on the connection was no call, or never became one.
+// A handler receives the time at which its own call arrived, and the deadline counts from that time. This holds even if
+// an earlier request on the connection was not a call, or never became one.
 func TestArrivalTimeIsThatOfTheCall(t *testing.T) {
 	for name, before := range map[string]func(*rawClient){
 		"nothing":           func(*rawClient) {},
@@ -146,7 +146,7 @@ func TestTooManyUnreadAnswers(t *testing.T) {
 	other.echo([]byte("after"))
 }
 
-// A client that says nothing yet gets nothing yet, even when the server stops.
+// A client before its preface is not sent anything, even when the server stops.
 func TestShutdownWithAConnectionInItsHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// deriving makes a context from each call before it answers.
+// deriving derives a context from each call before it answers.
 type deriving chan context.Context
 
 // Handle implements Handler.

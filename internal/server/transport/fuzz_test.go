@@ -35,7 +35,7 @@ func dialUnix(t testing.TB, l net.Listener, settings ...http2.Setting) *rawClien
 // callBlock is a header block of a call, without the dynamic table.
 func callBlock(extra ...string) []byte { return encode(callFields(extra...)...) }
 
-// frames makes HTTP/2 frames of any bytes: kind, flags, stream, length, content. A kind below 10 is the type of the
+// frames turns any bytes into HTTP/2 frames: kind, flags, stream, length, content. A kind below 10 is the type of the
 // frame. 10 to 19 is the header block of a call, 20 to 29 the header block of another request, 30 to 39 a whole
 // message.
 func frames(in []byte) []byte {
@@ -142,9 +142,9 @@ func (s *Server) openConns() int {
 	return len(s.conns)
 }
 
-// FuzzCalls makes calls of any bytes, and sends them to this package's server and to grpc-go. They come to the same
-// status on every stream. Only where bytes follow the first message, both reject the call without the same code:
-// grpc-go reads them as a second message and may find that too large.
+// FuzzCalls turns any bytes into calls, and sends them to this package's server and to grpc-go. The status of every
+// stream must be the same. Only if bytes follow the first message, the codes of the rejections may differ: grpc-go
+// decodes them as a second message, which may be too large.
 func FuzzCalls(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 2, 'h', 'i'})
 	f.Add([]byte{1, 0, 2, 3, 'a', 'b', 'c', 2, 1, 1, 2, 'h', 'i', 3, 0, 0, 1, 'x'})

@@ -15,9 +15,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// FuzzHeaders decodes the header blocks of a connection with this package's reader and with package hpack. Both find
-// the same fields, or both find the same block wrong; and the same calls. Each part of the input is a block, after its
-// length in two bytes. The first bit of the length says that the block comes twice.
+// FuzzHeaders decodes the header blocks of a connection with this package's reader and with package hpack. Both must
+// find the same fields and the same calls, or reject the same block. Each part of the input is a block, after its
+// length in two bytes. If the first bit of the length is set, the block is sent twice.
 func FuzzHeaders(f *testing.F) {
 	join := func(blocks ...[]byte) (in []byte) {
 		for _, b := range blocks {
@@ -105,7 +105,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// namesIn are the names of regular fields in blocks, as many as a reader may want.
+// namesIn returns the names of regular fields in blocks, at most as many as a reader may want.
 func namesIn(in []byte, maxSize uint32) (names []string) {
 	r := newReference(maxSize)
 	for len(in) >= 2 {
@@ -264,7 +264,7 @@ func BenchmarkHeaders(b *testing.B) {
 	}
 }
 
-// Eight bytes that are looked at together are judged like single ones, whatever stands next to them.
+// Eight bytes that are checked together have the same result as single ones, next to any other bytes.
 func TestValidValue(t *testing.T) {
 	for _, around := range []byte{' ', 'a', '~', 0x80, 0xff} {
 		for at := range 10 {

@@ -23,7 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// An encoder whose table may be no longer than 0 says so at the start of its next block, and once.
+// An encoder whose table size is limited to 0 announces that at the start of its next block, once.
 func TestTheTableShrinks(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	size := func(n uint32) http2.Setting { return http2.Setting{ID: http2.SettingHeaderTableSize, Val: n} }
@@ -198,7 +198,7 @@ func TestPingsAreAnsweredWithCalls(t *testing.T) {
 			return n > 0 && c.seen[n-1].kind == http2.FramePing && c.seen[n-1].ack
 		}
 		for _, took := range []time.Duration{0, pingDelay / 2, time.Minute} {
-			synctest.Wait() // nobody is about to write
+			synctest.Wait() // no goroutine is about to write
 			began := time.Now()
 			id := c.begin([]byte("a"))
 			c.ok(c.fr.WritePing(false, [8]byte{'p'}))
@@ -280,7 +280,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// A client that says GOAWAY still gets the answers that it waits for.
+// A client that sends GOAWAY still gets its pending answers.
 func TestGoAwayOfAClient(t *testing.T) {
 	h := hold()
 	addr, _ := start(t, h, nil)
@@ -404,7 +404,7 @@ func TestGzip(t *testing.T) {
 	}
 }
 
-// A client of HTTP/1 gets one clear line.
+// A client of HTTP/1 gets one clear line of text.
 func TestHTTP1(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	for _, request := range []string{
@@ -439,7 +439,7 @@ func TestHTTP1(t *testing.T) {
 	}
 }
 
-// Floods end the connection, or cost little. Others are served meanwhile.
+// Floods end the connection, or cost little. Other connections are served.
 func TestFloodsOfFrames(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) { o.MaxHeaderBytes, o.MinPingInterval = 2<<10, time.Millisecond })
 	huge := bytes.Repeat([]byte("x"), 500)
@@ -499,7 +499,7 @@ func TestFloodsOfFrames(t *testing.T) {
 				test.send(c, 0)
 			}
 			var ended error
-			go func() { // the client reads meanwhile
+			go func() { // the client must read at the same time
 				defer close(end)
 				for ended = c.read(); ended == nil; ended = c.read() {
 					if n := len(c.seen); n > 0 && c.seen[n-1].kind == http2.FrameGoAway {

@@ -287,7 +287,7 @@ func (c *rawClient) wait(id uint32) *rawAnswer {
 	return c.answers[id]
 }
 
-// echo makes a call that must succeed.
+// echo sends a call that must succeed.
 func (c *rawClient) echo(p []byte, extra ...string) {
 	c.t.Helper()
 	a := c.wait(c.begin(p, extra...))
@@ -408,7 +408,7 @@ func (p *pipes) dial() net.Conn {
 // otherPath is the path of a method that is a StreamMethod in some tests.
 const otherPath = "/test.Long/Stream"
 
-// streams makes this function the method at otherPath.
+// streams sets this function as the method at otherPath.
 func streams(serve func(*Stream) error) func(*Options) {
 	return func(o *Options) { o.Streams = map[string]*StreamMethod{otherPath: {Serve: serve}} }
 }

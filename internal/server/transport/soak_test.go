@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// guest is a client that comes and goes. Its errors mean nothing: the server may close the connection at any time.
+// guest is a client that connects and leaves. Its errors are ignored: the server may close the connection at any time.
 type guest struct {
 	net.Conn
 	*http2test.Client
@@ -37,7 +37,7 @@ func (g *guest) begin(path string) {
 	_ = g.Begin(http2test.Unindexed(callFields(":path", path)...))
 }
 
-// call makes a call. It reads until the call is answered, or the connection ends.
+// call sends a call. It reads until the call is answered, or the connection ends.
 func (g *guest) call(path string, p []byte) {
 	g.begin(path)
 	_ = g.WriteData(g.Stream, true, message(p))

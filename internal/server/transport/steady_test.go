@@ -101,7 +101,7 @@ func TestACallAllocatesNothing(t *testing.T) {
 				}
 				run(2_000)
 				least := 1.0
-				for range 3 { // whatever else the process does costs allocations too
+				for range 3 { // other work of the process allocates too
 					var before, after runtime.MemStats
 					runtime.ReadMemStats(&before)
 					run(20_000)
@@ -181,7 +181,7 @@ func TestABlockIsDecodedAgainWhenTheTableChanges(t *testing.T) {
 	expect(got, "red")
 }
 
-// BenchmarkCalls makes calls in batches as Envoy does.
+// BenchmarkCalls sends calls in batches, like Envoy.
 func BenchmarkCalls(b *testing.B) {
 	for _, batch := range []int{1, 16} {
 		for _, tracing := range envoytest.Tracings {

@@ -44,8 +44,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	c.echo(nil)
 }
 
-// A stream stops counting as in flight before the client has its whole answer. Otherwise a client with as many open
-// calls as it may have could be rejected its next one.
+// A stream stops counting as in flight before the client has its whole answer. Otherwise the next call of a client at
+// its bound could be rejected.
 func TestAnsweredStreamIsNotInFlight(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) {
 		o.Calls = newCalls(t, 1)
@@ -146,7 +146,7 @@ func TestRequestsThatAreNoCalls(t *testing.T) {
 	for method, want := range map[string]string{"POST": "415", "GET": "405", "HEAD": "405", "PUT": "405"} {
 		id := c.open(false, ":path", "/upload", "content-type", "text/plain", ":method", method)
 		for range 40 {
-			c.data(id, false, make([]byte, maxFrame)) // more than the windows: credit comes back
+			c.data(id, false, make([]byte, maxFrame)) // more than the windows: credit is returned
 			c.roundTrip()
 		}
 		b.holds(t, declinedSize)
@@ -266,7 +266,7 @@ func TestStreamEndsBeforeItsTurn(t *testing.T) {
 	}
 }
 
-// A client that compresses its messages gets long ones compressed.
+// A client that compresses its messages receives long ones compressed.
 func TestStreamsCompress(t *testing.T) {
 	addr, _ := start(t, echo{}, streams(repeats))
 	c := rawDial(t, addr)
@@ -290,7 +290,7 @@ func TestStreamsCompress(t *testing.T) {
 	}
 }
 
-// A stream ends at the deadline of its call, whatever it waits for.
+// A stream ends at the deadline of its call, even while it waits.
 func TestStreamDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()

@@ -103,8 +103,8 @@ func TestManyBuckets(t *testing.T) {
 	}
 }
 
-// BenchmarkShares lists 100 of 100,000 buckets. held-up-ms is the longest time that a report of another stream takes
-// meanwhile: the median of all lists.
+// BenchmarkShares lists 100 of 100,000 buckets. held-up-ms is the longest time of a report of another stream during a
+// list: the median of all lists.
 func BenchmarkShares(b *testing.B) {
 	l := limiter.New(limiter.Options{Store: memory.New(memory.Options{})})
 	tree, err := descriptor.Compile([]descriptor.DomainSpec{{Name: "d", Children: []descriptor.NodeSpec{node("k", limitOf(1000, descriptor.Second))}}}, descriptor.Options{})

@@ -28,7 +28,7 @@ func TestNewcomer(t *testing.T) {
 	}
 }
 
-// restart replaces the process by a new one, which starts with empty counters in memory. The clients must reconnect.
+// restart replaces the replica by a new one, which starts with empty counters in memory. The clients must reconnect.
 func (w *world) restart() {
 	for _, c := range w.clients {
 		c.close()

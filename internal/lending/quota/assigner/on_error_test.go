@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// shares is a store of shares that only this process uses. It can fail.
+// shares is a store of shares for this replica only. It can fail.
 type shares struct{ away atomic.Bool }
 
 func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, error) {
@@ -28,8 +28,8 @@ func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, erro
 	return all, nil
 }
 
-// While the store of shares is unreachable, a process uses its shares for another 13 s. Then on_error decides. When the
-// store is back, the processes share the limit again.
+// While the store of shares is unreachable, a replica uses its shares for another 13 s. Then on_error decides. When the
+// store is back, the replicas share the limit again.
 func TestOnErrorOfShares(t *testing.T) {
 	for on, want := range map[descriptor.OnError]struct {
 		kind  quota.Kind
@@ -166,7 +166,7 @@ func TestCountersAwayForAMoment(t *testing.T) {
 	}
 }
 
-// The rules change while the counters cannot be read. Each bucket of a limit gets its new limit when they are back.
+// The rules change while the counters cannot be read. Each bucket of a limit gets its new limit once they can.
 func TestRulesChangeWhileCountersAreAway(t *testing.T) {
 	shared := func(l descriptor.Limit) descriptor.NodeSpec {
 		return descriptor.NodeSpec{Key: "k", Value: "customer-*", ShareThreshold: true, Rule: &descriptor.Rule{Limits: []descriptor.Limit{l}}}

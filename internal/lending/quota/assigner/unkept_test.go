@@ -60,8 +60,8 @@ func TestNothingIsKeptWithoutARule(t *testing.T) {
 	})
 }
 
-// The ids of all buckets have a bound in bytes, of which one stream gets half, and the memory is given back after the
-// stream has ended.
+// The ids of all buckets are bounded in bytes. A single stream may use half of them, and the memory is free after the
+// end of the stream.
 func TestBytesOfIDs(t *testing.T) {
 	racetest.Sequential(t)
 	room := new(room)
@@ -132,7 +132,7 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 	})
 }
 
-// A rule that appears and one that goes reach a client; an idle bucket without a rule is abandoned.
+// An added rule and a removed one reach a client; an idle bucket without a rule is abandoned.
 func TestRuleThatAppears(t *testing.T) {
 	ruled, other := node("k", limitOf(0, descriptor.Second)), node("other", limitOf(10, descriptor.Second))
 	inWorld(t, assigner.Options{Idle: time.Minute}, []descriptor.NodeSpec{other}, func(w *world) {
@@ -165,8 +165,8 @@ func TestRuleThatAppears(t *testing.T) {
 	})
 }
 
-// Streams that name different buckets, all with a rule, and read nothing: all that is kept of them has a bound in
-// bytes, a newcomer gets its assignments, and after their end nothing is left.
+// Streams name different buckets, all with a rule, and read nothing. Their memory is bounded, a newcomer gets its
+// assignments, and after their end no memory is used.
 func TestBytesOfAllThatIsKept(t *testing.T) {
 	racetest.Sequential(t)
 	room := new(room)

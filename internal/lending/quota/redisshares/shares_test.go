@@ -22,7 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// world is some processes that share one limit in Redis, and their clients, in virtual time.
+// world is a few replicas that share one limit in Redis, and their clients, in virtual time.
 type world struct {
 	testing.TB
 	redis *redistest.Server
@@ -52,7 +52,7 @@ type client struct {
 	of       *process
 	sub      *quota.Subscriber
 	reported time.Time
-	lost     time.Time // its process ended then
+	lost     time.Time // when its replica stopped
 }
 
 const step = 500 * time.Millisecond
@@ -73,7 +73,7 @@ func (w *world) start() *process {
 	return p
 }
 
-// kill ends a process. Its clients reconnect to the others some seconds later.
+// kill stops a replica. Its clients reconnect to the others some seconds later.
 func (w *world) kill(i int) {
 	p := w.processes[i]
 	w.processes = append(w.processes[:i:i], w.processes[i+1:]...)
@@ -213,8 +213,8 @@ func nightly[T any](cases []T, more ...T) []T {
 	return append(cases, more...)
 }
 
-// TestNeverMoreThanTheLimit starts and kills processes, moves clients, and takes Redis away. The environment variable
-// WORLDS says in how many worlds.
+// TestNeverMoreThanTheLimit starts and kills replicas, moves clients, and cuts off Redis. The environment variable
+// WORLDS sets the number of worlds.
 func TestNeverMoreThanTheLimit(t *testing.T) {
 	var next atomic.Uint64
 	for _, seed := range []uint64{152, 247, 565, 638, 684, 2201, 2668, 2912, 3252, 4560} { // they exceeded the limit once
@@ -287,7 +287,7 @@ func live(t *testing.T, other *world, seed uint64) {
 	}
 }
 
-// TestSharesFollowDemand has processes with different demand, a process that ends, and its clients elsewhere.
+// TestSharesFollowDemand runs replicas with different demand, and moves the clients of a replica that stops.
 func TestSharesFollowDemand(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 200, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -334,7 +334,7 @@ func TestSharesFollowDemand(t *testing.T) {
 	}
 }
 
-// All clients belong to one process, which ends. A process that had no clients takes their shares over.
+// All clients belong to one replica, which stops. A replica without clients takes their shares over.
 func TestClientsOfAnEndedProcess(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -418,8 +418,8 @@ func TestRollingRestart(t *testing.T) {
 	}
 }
 
-// A client that came before a process was last heard of did not come from there. A claim stays open only while there is
-// a process that may be gone.
+// A client that arrived before the last question of a replica did not come from it. A claim stays open only while there
+// is a replica that may be gone.
 func TestClaimsOfEarlierClients(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
@@ -517,7 +517,7 @@ func TestLostAnswerToAClaim(t *testing.T) {
 	}
 }
 
-// asker returns a process that asks for its share of one limit of 100 per second.
+// asker returns a replica that asks for its share of one limit of 100 per second.
 func asker(t *testing.T, s *redistest.Server, name string) func(quota.Ask) (quota.Share, error) {
 	process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
 	return func(a quota.Ask) (quota.Share, error) {
@@ -553,14 +553,14 @@ func TestLateQuestion(t *testing.T) {
 	if got, err := one(late); err == nil {
 		t.Errorf("a question that was overtaken is answered with %g per second", got.Rate)
 	}
-	set(begin.Add(7 * time.Second)) // tokens are saved at the rate that no process holds
+	set(begin.Add(7 * time.Second)) // tokens are saved at the rate that no replica holds
 	if got := must(other(quota.Ask{Number: 6, Demand: 1000, Held: true})); got.Rate+held.Rate > 100*(1+1e-9) || got.Burst+held.Burst > 100*(1+1e-9) {
 		t.Errorf("one process holds %g per second and %g tokens, and the other one got %g and %g of 100", held.Rate, held.Burst, got.Rate, got.Burst)
 	}
 }
 
-// A share expires while the question for its renewal is under way, and another process gets the rate before the
-// question arrives. A second question of the same time arrives too.
+// A share expires while the question for its renewal is on its way, and another replica gets the rate before the
+// question arrives. A second question with the same time arrives too.
 func TestShareThatExpiredMeanwhile(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	one, other := asker(t, s, "one"), asker(t, s, "other")
@@ -732,7 +732,7 @@ func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-// The same with limits of a request a minute: processes wait long for a token.
+// The same with limits of one request a minute: replicas wait a long time for a token.
 func TestIdleProcessesAndLowRates(t *testing.T) {
 	for _, l := range nightly([]quota.Rate{{PerSecond: 1.0 / 60, Burst: 1, Interval: 60_000 * time.Second}}, quota.Rate{PerSecond: 1.0 / 60, Burst: 5, Interval: 60_000 * time.Second}) {
 		for _, idle := range nightly([]int{3}, 10) {
