@@ -153,8 +153,8 @@ func (c *Client) decide(ctx context.Context, r *limits.Request, start time.Time)
 	return d, err
 }
 
-// maxMargin is how much earlier than its deadline a call ends. In a process that is otherwise idle, Go's timers are
-// late by up to this.
+// maxMargin is how much earlier than its deadline a call ends. In an otherwise idle process, Go's timers are late by up
+// to this.
 const maxMargin = time.Millisecond
 
 // deadline returns when a call that started at start has to end: a little before the deadline of its caller.

@@ -398,7 +398,7 @@ func TestOtherService(t *testing.T) {
 	}
 }
 
-// No goroutine of a client runs after Close, whatever it was doing.
+// No goroutine of a client runs after Close, whichever call was in flight.
 func TestNoGoroutineIsLeft(t *testing.T) {
 	service := start(t)
 	hung, _ := serve(t, func(ctx context.Context, _ *ratelimitdv1.DecideBatchRequest) (*ratelimitdv1.DecideBatchResponse, error) {

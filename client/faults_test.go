@@ -99,7 +99,7 @@ var faults = []fault{
 	}},
 }
 
-// stop stops a process with SIGSTOP, and returns when it does not answer any more.
+// stop stops a process with SIGSTOP, and returns when it no longer answers.
 func stop(t testing.TB, p *servicetest.Process) {
 	t.Helper()
 	p.Signal(t, syscall.SIGSTOP)
@@ -116,7 +116,7 @@ func stop(t testing.TB, p *servicetest.Process) {
 	}
 }
 
-// Every call ends near its deadline with the answer that OnFailure names, whatever is wrong with the service.
+// Every call ends near its deadline with the answer that OnFailure names, regardless of the fault.
 func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
@@ -163,7 +163,8 @@ func TestOwnDeadlineOfAHungMessage(t *testing.T) {
 	group.Wait()
 }
 
-// Of two services behind one name, one restarts. No call fails meanwhile, and afterwards calls use both services again.
+// Of two services behind one name, one restarts. No call fails during the restart, and afterwards calls use both
+// services again.
 func TestRollingRestart(t *testing.T) {
 	r := manual.NewBuilderWithScheme("two")
 	first, second := start(t), start(t)

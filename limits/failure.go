@@ -10,7 +10,7 @@ const (
 	OnFailureAllow                    // the request passes
 	OnFailureDeny                     // the request is denied
 	OnFailureError                    // the call returns an error and no decision
-	// this process counts, which only package ratelimit can do; elsewhere it is OnFailureError
+	// the program counts itself, which only package ratelimit can do; elsewhere it is OnFailureError
 	OnFailureLocal
 )
 

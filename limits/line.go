@@ -131,7 +131,7 @@ func (t *turn) leave() {
 	lines.remove(t.id, l)
 }
 
-// forget removes a line that nobody has joined since, unless there is a newer answer, which has its own timer.
+// forget removes a line that nobody has joined since, unless there is a newer answer, which has a later timer.
 func (q *queue) forget(id identity, l *line) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -54,7 +54,7 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 			return answer, err
 		case answer.Allowed:
 			t.asked(answer.NextAfter)
-			t.leave() // a delay has its own turn: those behind need not wait for it
+			t.leave() // callers behind need not wait for the delay
 			return answer, Sleep(ctx, answer.Delay)
 		case answer.RetryAfter == Never:
 			return answer, ErrNever
@@ -110,7 +110,7 @@ const (
 func wait(denied int, retryAfter time.Duration) time.Duration {
 	random := rand.N(firstBackoff << min(denied, maxDoublings))
 	switch {
-	case retryAfter <= 0: // not known: there was no answer
+	case retryAfter <= 0: // unknown, without an answer
 		return random
 	case denied == 0:
 		return retryAfter

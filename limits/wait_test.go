@@ -46,7 +46,7 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// A thousand processes that compete come back at different times.
+// A thousand programs that compete come back at different times.
 func TestWaitsDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		times := make(map[time.Duration]bool)

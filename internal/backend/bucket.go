@@ -134,8 +134,8 @@ func (m moment) keep(l *descriptor.Limit, s *State, idle moment) {
 }
 
 // busyUntil returns the moment of a state, and the bounds that it lies between: idle for an empty bucket, horizon for a
-// full one. kept is the moment without the upper bound. A state that was computed anew is kept, even if the take is
-// denied. Otherwise it would drain at the rate of its old limit.
+// full one. kept is the moment without the upper bound. A recomputed state is kept, even if the take is denied.
+// Otherwise it would drain at the rate of its old limit.
 func busyUntil(l *descriptor.Limit, s *State, now int64, c commit) (busy, kept, idle, horizon moment) {
 	idle = moment{us: now}
 	horizon = idle.plus(l, int64(l.Capacity()))

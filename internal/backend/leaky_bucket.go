@@ -7,7 +7,7 @@ type leakyBucket struct{ bucket }
 
 func (leakyBucket) permits(l *descriptor.Limit, _ bool) Permits {
 	if l.NoDelay != descriptor.NoDelayAll {
-		return Permits{} // each place in the queue has its own delay, which only the store knows
+		return Permits{} // each place in the queue has a separate delay, which only the store can compute
 	}
 	return Permits{Kind: PermitsOfBucket}
 }

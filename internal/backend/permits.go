@@ -24,7 +24,7 @@ const (
 	NoPermits PermitKind = iota // none can be taken in advance
 	// fully valid until its window, sub-window or interval ends, and worth nothing after that
 	PermitsOfWindow
-	// loses its value over time, because the bucket refills meanwhile; it is counted under a smaller bucket
+	// loses its value over time, because the bucket refills in the meantime; it is counted under a smaller bucket
 	PermitsOfBucket
 	PermitsOfLog // counts for longer than a window, and is lost if it is not used in time
 )

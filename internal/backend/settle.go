@@ -13,7 +13,7 @@ import "slices"
 // So all of the group is reserved or nothing, even if its reservations of one counter have different IDs. In other
 // groups each take is judged alone.
 //
-// A take that is guarded by an active penalty adds nothing, whatever its vote is. So a limit that is not enforced
+// A take that is guarded by an active penalty adds nothing, regardless of its vote. So a limit that is not enforced
 // counts as if it were enforced. A penalty starts if the take is denied by its own limit, even if another limit denies
 // the group.
 func Settle(takes []Take, states []*State, outcomes []Outcome, at Times) {

@@ -213,7 +213,7 @@ func (sharedWindow) rejectedMove() bool { return false }
 
 func (sharedWindow) entries(l *descriptor.Limit) int { return 1 + classCount(l) }
 
-// permits has none: a permit would belong to one class.
+// permits returns no permits, because a permit would belong to one class.
 func (sharedWindow) permits(*descriptor.Limit, bool) Permits { return Permits{} }
 
 func (sharedWindow) boundary(_ *descriptor.Limit, o *Outcome) time.Duration { return o.ResetAfter }

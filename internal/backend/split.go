@@ -77,7 +77,7 @@ type batch[P comparable] struct {
 }
 
 // batch returns a batch for takes that go to a place. Takes that are settled one by one share a batch; takes that are
-// settled together get a batch of their own.
+// settled together get a separate batch.
 func (s *splitting[P]) batch(place P, together bool) *batch[P] {
 	if !together {
 		for _, b := range s.batches {
@@ -132,7 +132,7 @@ func (s *splitting[P]) reserve(start, end int) *spreadGroup[P] {
 }
 
 // next chooses the batches that are sent now that earlier ones have been answered: the next one of each group. It
-// returns false if there are none.
+// returns false without any.
 func (s *splitting[P]) next(spread []*spreadGroup[P]) bool {
 	s.batches = s.batches[:0]
 	for _, g := range spread {
@@ -230,7 +230,7 @@ func (s *splitting[P]) giveBack(ctx context.Context, sent time.Time, takes []Tak
 	back.Outcomes = make([]Outcome, len(back.Takes))
 	err := Split(ctx, &back, s.place, s.take, nil)
 	if s.gaveBack != nil {
-		for i := range back.Takes { // also if that failed: it may have been carried out
+		for i := range back.Takes { // even if that failed, because it may have been carried out
 			s.gaveBack(&back.Takes[i], &back.Outcomes[i])
 		}
 	}

@@ -131,7 +131,7 @@ func (a Algorithm) String() string {
 	return "algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// Has reports whether a setting has an effect on a limit. SettingAlign has none on a bucket that is refilled
+// Has reports whether a setting has an effect on a limit. SettingAlign has no effect on a bucket that is refilled
 // continuously.
 func (l *Limit) Has(s Setting) bool {
 	a := &algorithms[l.Algorithm]

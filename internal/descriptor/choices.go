@@ -17,7 +17,7 @@ const (
 	AllOrNothing               // a denied request adds no hits to any counter
 )
 
-// AdmissionNames are the names in rule files and flags; AdmissionDefault has none.
+// AdmissionNames are the names in rule files and flags; AdmissionDefault has no name.
 var AdmissionNames = []string{Independent: "independent", AllOrNothing: "all_or_nothing"}
 
 // ParseAdmission returns the admission with that name, or AdmissionDefault for an unknown name.
@@ -38,7 +38,7 @@ const (
 	OnErrorLocal
 )
 
-// OnErrorNames are the names in rule files and flags; OnErrorDefault has none.
+// OnErrorNames are the names in rule files and flags; OnErrorDefault has no name.
 var OnErrorNames = []string{OnErrorError: "error", OnErrorAllow: "allow", OnErrorDeny: "deny", OnErrorLocal: "local"}
 
 // ParseOnError returns the choice with that name, or OnErrorDefault for an unknown name.
@@ -56,7 +56,7 @@ const (
 	RefundsDeny // they only read the counter
 )
 
-// RefundsNames are the names in rule files; RefundsDefault has none.
+// RefundsNames are the names in rule files; RefundsDefault has no name.
 var RefundsNames = []string{RefundsAllow: "allow", RefundsDeny: "deny"}
 
 // RequestOverride controls the limits that requests carry.
@@ -70,5 +70,5 @@ const (
 	RequestIgnore                                 // only the rule's limits count
 )
 
-// RequestOverrideNames are the names in rule files; RequestOverrideDefault has none.
+// RequestOverrideNames are the names in rule files; RequestOverrideDefault has no name.
 var RequestOverrideNames = []string{RequestHonour: "honour", RequestMin: "min", RequestIgnore: "ignore"}

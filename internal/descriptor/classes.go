@@ -78,7 +78,7 @@ func (c *Classes) Parts() ClassParts {
 	return p
 }
 
-// Class returns the class of a request with these entries, counted from 1. It is 0 if the value has none.
+// Class returns the class of a request with these entries, counted from 1. It is 0 if the value has no class.
 func (c *Classes) Class(entries []Entry) (class uint8) {
 	value := entries[c.Level].Value
 	if c.Fold {

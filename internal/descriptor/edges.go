@@ -60,8 +60,8 @@ type edge struct {
 
 // others matches the values that no rule names.
 type others struct {
-	folded   *folded   // values whose case does not matter; nil if there are none
-	networks *networks // nil if there are none
+	folded   *folded   // values whose case does not matter; nil without any
+	networks *networks // nil without any
 	patterns patterns  // wildcards and regular expressions
 }
 

@@ -72,7 +72,7 @@ func BenchmarkEdgesBesideMap(b *testing.B) {
 			})
 			b.Run(fmt.Sprintf(name, "random"), func(b *testing.B) {
 				entries := make([]Entry, 2)
-				var tenant, route [32]byte // made anew in one place, as a decoder's would be
+				var tenant, route [32]byte // reused for each request, as a decoder's buffers would be
 				i := 0
 				for b.Loop() {
 					at := int(random[i&(len(random)-1)])

@@ -84,7 +84,7 @@ type grouping struct {
 }
 
 // newGrouping returns nil if the values of a level are not grouped. All notations of an address are one group where a
-// network matches it, also without `group`.
+// network matches it, even without `group`.
 func newGrouping(spec *NodeSpec) (*grouping, error) {
 	network := spec.Kind == MatchCIDR
 	if spec.Group == (Group{}) && !spec.FoldCase && !network || spec.Condition || spec.ShareThreshold {

@@ -133,7 +133,8 @@ func TestGroupedValues(t *testing.T) {
 	}
 }
 
-// A counter of grouped values belongs to one rule and one group, and a value that counts is in its own group.
+// A counter of grouped values belongs to one rule and one group, and a counted value is in the group that it stands
+// for.
 func TestGroupsAgreeWithTheModel(t *testing.T) {
 	specs := []NodeSpec{
 		{Key: "ip", Group: Group{V4: 24, V6: 48}},

@@ -28,7 +28,7 @@ func (h *Headers) String() string {
 	return "[" + strings.Join(items, ", ") + "]"
 }
 
-// The headers that the service sends on its own.
+// Headers that only the service may send.
 const (
 	DelayHeader    = "x-ratelimit-delay-ms" // how long a request must wait, in milliseconds
 	DegradedHeader = "x-ratelimit-degraded" // how on_error answered without a store
@@ -56,7 +56,7 @@ const (
 	HeaderDenied
 )
 
-// HeaderWhenNames are the names in rule files; HeaderAlways has none.
+// HeaderWhenNames are the names in rule files; HeaderAlways has no name.
 var HeaderWhenNames = []string{HeaderPassed: "passed", HeaderDenied: "denied"}
 
 // HeaderPart is a piece of a header's value: a text, and the field behind it.
@@ -80,11 +80,11 @@ const (
 	FieldReset       // seconds until the window ends or nothing is in use any more, rounded up
 	FieldResetUnix   // the same as a Unix time
 	FieldWindow      // length in seconds; not for concurrency limits
-	FieldName        // the limit's name; an unnamed limit has none
+	FieldName        // name of the limit; not for unnamed limits
 	FieldRetryAfter  // seconds until the denied request would pass, rounded up; none if it passes, or never will
 )
 
-// HeaderFieldNames are the names in rule files; FieldNone has none.
+// HeaderFieldNames are the names in rule files; FieldNone has no name.
 var HeaderFieldNames = []string{
 	FieldLimit: "limit", FieldCapacity: "capacity", FieldUsed: "used", FieldUsedPercent: "used_percent",
 	FieldRemaining: "remaining", FieldReset: "reset",

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A key of the values themselves names its entries, whatever they are.
+// A key of the values themselves names its entries, regardless of their bytes.
 func TestKeyEntriesAreThoseOfTheKey(t *testing.T) {
 	text := rapid.StringOfN(rapid.SampledFrom([]rune(`\|=~{[#f1aé`)), 0, 5, -1)
 	rapid.Check(t, func(t *rapid.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// Keys of a rule are known whatever the values are; a misspelt key, one too many and one too few are not.
+// Keys of a rule are known regardless of the values; a misspelt key, one too many and one too few are not.
 func TestHasKeys(t *testing.T) {
 	rule := func() *descriptor.Rule {
 		return &descriptor.Rule{Limits: []descriptor.Limit{{Requests: 1, Window: descriptor.Window{Unit: descriptor.Hour}}}}

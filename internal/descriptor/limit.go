@@ -155,7 +155,7 @@ func (l *Limit) appendTag(b []byte) []byte {
 		b = strconv.AppendInt(b, part.Milliseconds(), 10)
 	}
 	if l.Window.Location != nil {
-		if l.Window.Multiplier > 1 { // 7 days and a week have windows of their own
+		if l.Window.Multiplier > 1 { // 7 days and a week have different windows
 			b = strconv.AppendUint(append(b, 'u'), uint64(l.Window.Unit), 10)
 		}
 		if l.Window.WeekStart > 0 {

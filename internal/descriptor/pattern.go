@@ -123,8 +123,8 @@ type compiledRegex struct {
 	alone  *automaton
 }
 
-// join builds one automaton for several expressions if it is about as large as their own automata together. Otherwise
-// it builds several. The sizes multiply when all expressions can start anywhere in the text.
+// join builds one automaton for several expressions if it is about as large as their separate automata together.
+// Otherwise it builds several. The sizes multiply when all expressions can start anywhere in the text.
 func (p *patterns) join(list []compiledRegex, work *int) error {
 	if len(list) == 1 {
 		p.automata = append(p.automata, list[0].alone)

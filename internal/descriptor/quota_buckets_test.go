@@ -42,7 +42,7 @@ func TestOrderBucket(t *testing.T) {
 	}
 }
 
-// A bucket's id is a map: in whatever order its pairs come, they are matched in one order, with each pair exactly once.
+// A bucket's id is a map: its pairs come in any order, but they are matched in one order, with each pair exactly once.
 func TestOrderBucketIgnoresTheOrderOfPairs(t *testing.T) {
 	key := rapid.StringOfN(rapid.RuneFrom([]rune("abc")), 1, 2, -1)
 	rapid.Check(t, func(t *rapid.T) {

@@ -55,7 +55,7 @@ func (r *Reservations) String() string {
 		r.TTL, r.MaxTTL, float64(r.MaxShare)/MaxShareWhole, r.MaxOutstanding, end)
 }
 
-// Words describes the bounds for people. There are none for nil.
+// Words describes the bounds for people. It returns none for nil.
 func (r *Reservations) Words() string {
 	if r == nil {
 		return ""

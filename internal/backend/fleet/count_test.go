@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// counting is a Fleet that only counts processes, as package ratelimit uses one.
+// counting is a Fleet that only counts replicas, as package ratelimit uses one.
 func counting(t *testing.T, where redisconn.Options, o Options) *Fleet {
 	t.Helper()
 	store := redis.New(redis.Options{Client: redisconntest.Connect(t, where)})
@@ -27,7 +27,7 @@ func counting(t *testing.T, where redisconn.Options, o Options) *Fleet {
 	return New(o)
 }
 
-// beats sends a heartbeat and checks the number of processes that is used.
+// beats sends a heartbeat and checks the number of replicas that is used.
 func (f *Fleet) beats(t *testing.T, want int) {
 	t.Helper()
 	if err := f.beat(t.Context()); f.last != want || err != nil {
@@ -61,7 +61,7 @@ func TestProcessesCountEachOther(t *testing.T) {
 			c.beats(t, 3)
 			a.beats(t, 3)
 			b.leave(t.Context())
-			enter().beats(t, 3) // a new process has not seen larger numbers
+			enter().beats(t, 3) // a new replica has not seen larger numbers
 			c.beats(t, 3)
 			for range 7 { // the server might have just come back
 				a.leave(t.Context())
@@ -72,7 +72,7 @@ func TestProcessesCountEachOther(t *testing.T) {
 	}
 }
 
-// A process that was killed is forgotten after a while, by Redis' clock, and so is the list.
+// A killed replica is dropped after a while, by Redis' clock, and so is the list.
 func TestKilledProcessIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// named is a process of this test.
+// named is a replica of this test.
 func named(host string) Process {
 	return Process{Host: host, Version: "1.2.3", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Rules: Rules{Checksum: 7, Count: 3, Files: 1}}
 }
@@ -76,7 +76,7 @@ func hosts(v View) (all []string) {
 	return all
 }
 
-// dies takes a process off the list, as happens when its last heartbeat is old.
+// dies removes a replica from the list, as happens when its last heartbeat is old.
 func (m *member) dies(t *testing.T) {
 	t.Helper()
 	if _, err := m.o.Beat(t.Context(), m.id, m.o.Lives, true); err != nil {
@@ -395,7 +395,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a process is
+// These rights are enough, and none can be left out. docs/reference/redis-keys.md has them. Without them a replica is
 // not listed, and logs this once.
 func TestRights(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ func TestSteppedModel(t *testing.T) {
 	})
 }
 
-// Counters are dropped when their time has passed, and no earlier, whatever the clock shows.
+// Counters are dropped when their time has passed, and not earlier, regardless of the clock.
 func TestSweepWhileClockIsSet(t *testing.T) {
 	for name, l := range backendtest.EveryAlgorithm(10) {
 		length := l.Window.Length()

@@ -2,7 +2,7 @@ package memory
 
 import "time"
 
-// Holds reports whether a key has its own counter.
+// Holds reports whether a key has a separate counter.
 func (s *Store) Holds(key []byte) bool {
 	sh := &s.shards[s.shardOf(key)]
 	sh.mu.Lock()

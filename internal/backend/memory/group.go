@@ -132,7 +132,8 @@ func (g *group) find(i int) bool {
 	return true
 }
 
-// earlier uses the counter of an earlier take with the same key. It returns false if that one has none for this take.
+// earlier uses the counter of an earlier take with the same key. It returns false if that take has no counter for this
+// one.
 func (g *group) earlier(i int, key *groupKey) bool {
 	t, m, first := &g.takes[i], &g.members[i], &g.members[key.take]
 	switch {

@@ -36,7 +36,7 @@ func (g *loaded) release() {
 }
 
 // load copies the states of all counters. It returns false if a counter does not exist, unless it is a penalty: most
-// customers have none. The shards are locked.
+// customers have no active one. The shards are locked.
 func (g *loaded) load(s *Store, takes []backend.Take) bool {
 	if cap(g.copies) < len(takes) {
 		g.copies = make([]backend.State, 0, len(takes))

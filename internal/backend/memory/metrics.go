@@ -6,7 +6,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// mostDomains is the maximum number of domains with a metric of their own.
+// mostDomains is the maximum number of domains with a separate metric.
 const mostDomains = 100
 
 // metrics are the metrics of a store.

@@ -186,7 +186,7 @@ func (s *Store) askForSweep() {
 // sharing reports whether there are shared counters.
 func (s *Store) sharing() bool { return s.opts.Shared > 0 }
 
-// find returns the row of a limit of a rule, or nil if it has none.
+// find returns the row of a limit of a rule, or nil without one.
 func (sh *share) find(rule *descriptor.Rule, l *descriptor.Limit) *row {
 	first := sh.rows.Load()
 	if first == nil {

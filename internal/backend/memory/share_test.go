@@ -251,8 +251,8 @@ func TestCallersKeepTheirCountersWhileTheStoreIsFlooded(t *testing.T) {
 	})
 }
 
-// Rules that share a counter by a condition share it in a full store too, whatever their numbers, their patterns and
-// the names of their limits are. A limit that is tried out in one of them does not.
+// Rules that share a counter by a condition share it in a full store too, regardless of their numbers, their patterns
+// and the names of their limits are. A limit that is tried out in one of them does not.
 func TestFullStoreAndRulesOfOneCounter(t *testing.T) {
 	limit := func(requests uint64, name string, change func(*descriptor.Limit)) *descriptor.Rule {
 		l := descriptor.Limit{Name: name, Requests: requests, Window: descriptor.Window{Unit: descriptor.Day}}

@@ -57,7 +57,8 @@ func TestSprayedKeysNeitherGrowTheStoreNorResetCounters(t *testing.T) {
 	}
 }
 
-// A call that finds no room examines no other counter, whatever the times of concurrent calls are. Only Run makes room.
+// A call that finds no room examines no other counter, regardless of the times of concurrent calls. Only Run makes
+// room.
 func TestFullStoreIsNotSweptByCalls(t *testing.T) {
 	const bound, callers = 20_000, 16
 	s := New(Options{MaxCounters: bound, Shared: -1})

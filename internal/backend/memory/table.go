@@ -122,7 +122,7 @@ func (t *table) storeTail(r record, s *backend.State) {
 	}
 }
 
-// add adds a counter. The table has none with this key.
+// add adds a counter. The table must not have the key.
 func (t *table) add(hash uint64, key []byte, share uint32, c *counter) {
 	if t.records.wasteful() { // without this, resets could make it grow until the next sweep
 		t.copy()

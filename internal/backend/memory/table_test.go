@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// A table does the same as a map of Go, whatever the hashes and the lengths of the keys are.
+// A table behaves like a map of Go, for any hashes and lengths of the keys.
 func TestTableIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var (

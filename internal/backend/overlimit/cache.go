@@ -137,7 +137,7 @@ func (c *Cache) ask(now time.Time, r *backend.Request) *asked {
 		end := r.Group(start)
 		answered, peek := c.deny(at, r, start, end)
 		if peek {
-			a.Together = false // these takes only read, or are refunds, which happen whatever the other takes do
+			a.Together = false // these takes only read, or are refunds, which happen regardless of the other takes
 		}
 		for i := start; i < end && !answered; i++ {
 			if peek && !r.Outcomes[i].Allowed {
@@ -205,7 +205,7 @@ func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, p
 	denied, answers, enough := 0, 0, false
 	for i := start; i < end; i++ {
 		if r.Takes[i].Corrects() || r.Takes[i].Settled {
-			return false, false // it is carried out whatever the others do
+			return false, false // it is carried out regardless of the others
 		}
 		guarded := i > start && r.Takes[i-1].Guards
 		penalised := guarded && !r.Outcomes[i-1].Allowed
@@ -223,7 +223,7 @@ func (c *Cache) deny(now int64, r *backend.Request, start, end int) (answered, p
 			if !outlasts(&r.Outcomes[i-1], &r.Takes[i]) {
 				return false, false
 			}
-			answers++ // it adds nothing, whatever its counter holds
+			answers++ // it adds nothing, regardless of its counter
 		}
 	}
 	all := denied+answers == end-start

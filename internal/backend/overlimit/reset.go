@@ -9,7 +9,7 @@ import (
 // Reset clears counters in the backend, and then removes their denials. A denial that is on its way at that time is not
 // remembered: it may be about the counter before the reset.
 func (c *Cache) Reset(ctx context.Context, counters []backend.Counter) error {
-	defer c.forget(counters) // also if it failed: it may have been carried out
+	defer c.forget(counters) // even if it failed, because it may have been carried out
 	return c.store.Reset(ctx, counters)
 }
 

@@ -52,7 +52,7 @@ func TestClusterIsExact(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Between a reservation and its return other requests may be denied. No more than the limit is admitted.
+	// Between a reservation and its return other requests may be denied. No more than the limit is allowed.
 	if n := admitted.Load(); n > hot || n < hot*9/10 {
 		t.Errorf("admitted %d of %d", n, hot)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// A request whose caller has gone before it is started has no answer, on a cluster as well.
+// A request whose caller has gone before Start has no answer. The same holds on a cluster.
 func TestStartForACallerThatHasGone(t *testing.T) {
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ContextTimeoutEnabled: true})
 	s := redis.New(redis.Options{Client: client})

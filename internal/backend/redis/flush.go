@@ -254,7 +254,7 @@ func isMoved(err error) bool {
 }
 
 // sendAgain settles requests whose first call did nothing. Keys that contain the time may now be in different slots, so
-// with such keys each request is sent on its own.
+// with such keys each request is sent alone.
 func (q *queue) sendAgain(at int64, c *scriptCall, batch []*inFlight) {
 	defer c.release()
 	if !q.store.opts.LyftKeys {

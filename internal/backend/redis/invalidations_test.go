@@ -30,7 +30,7 @@ type listener struct {
 	heard   []string
 }
 
-// listen joins the processes that share a Redis, and waits until it receives.
+// listen joins the replicas that share a Redis, and waits until it receives.
 func listen(t *testing.T, where redisconn.Options) *listener {
 	t.Helper()
 	l := &listener{metrics: prometheus.NewRegistry()}
@@ -279,7 +279,7 @@ func TestInvalidationsWait(t *testing.T) {
 	b.await(t, "all denials")
 }
 
-// The stream is bounded, whatever is sent.
+// The stream is bounded, regardless of the messages.
 func TestInvalidationsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
@@ -292,7 +292,7 @@ func TestInvalidationsAreBounded(t *testing.T) {
 	}
 }
 
-// A user may have no rights for streams. Resets and refunds work, for this process.
+// A user may have no rights for streams. Resets and refunds still work in this replica.
 func TestInvalidationsWithoutRights(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t, "--user", "default", "on", "nopass", "~*", "-@all", "+evalsha", "+eval", "+get", "+mget", "+set", "+incrby", "+del", "+pttl", "+time", "+ping")

@@ -286,7 +286,7 @@ func (s *Store) find(ctx context.Context) error {
 	if found != OneServer {
 		s.settleOn(found, reason)
 	} else {
-		s.layout.CompareAndSwap(int32(LayoutUnknown), int32(OneServer)) // a call may have met several slots meanwhile
+		s.layout.CompareAndSwap(int32(LayoutUnknown), int32(OneServer)) // a call may have met several slots in the meantime
 	}
 	return err
 }

@@ -59,7 +59,7 @@ type mortal struct {
 	admin *goredis.Client
 
 	taker  *taker                    // nil while none runs
-	known  map[*descriptor.Limit]int // the limits that the process knows, and their numbers
+	known  map[*descriptor.Limit]int // limits that the process has received, and their numbers
 	killed int
 	lost   int
 }

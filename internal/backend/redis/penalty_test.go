@@ -74,7 +74,7 @@ func TestPenaltyIsBesideTheCounter(t *testing.T) {
 	}
 }
 
-// A counter and its penalty are in one slot of a cluster, whatever the key.
+// A counter and its penalty are in one slot of a cluster, for every key.
 func TestPenaltyIsInTheSlotOfItsCounter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := rapid.OneOf(rapid.StringMatching(`[ab{}|:]{1,12}`), rapid.StringN(1, 30, 60)).Draw(t, "key")

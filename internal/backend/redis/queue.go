@@ -104,7 +104,7 @@ func (q *queue) deliver(f *inFlight) {
 	done(err)
 }
 
-// put sends requests, each on its own if apart is set, or lets them wait for a flush. It returns false if the queue is
+// put sends requests, each alone if apart is set, or lets them wait for a flush. It returns false if the queue is
 // closed.
 func (q *queue) put(apart bool, requests ...*inFlight) bool {
 	wall := time.Now()

@@ -625,7 +625,7 @@ func TestReservationsAsInMemory(t *testing.T) {
 	})
 }
 
-// When a call deletes a list and makes it again, the new one ends when its own reservations do.
+// When a call deletes a list and makes it again, the new list expires with the new reservations.
 func TestReservationsBeginAnewInOneCall(t *testing.T) {
 	s, server := openStore(t, redis.Options{CallerClock: true})
 	client := server.Client(t)

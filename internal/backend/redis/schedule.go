@@ -13,12 +13,12 @@ const (
 	Lanes = fewFlushes
 	// mostFlushes is how many flushes may be in flight if Redis is far away: one more for each spread that passes, but no
 	// more than there are connections. With only two, a new request would wait for half a round trip, and might then have
-	// too little time left for its own.
+	// too little time left for its round trip.
 	mostFlushes = 16
 	spread      = time.Millisecond
-	// maxFlush is about how many takes are sent in one flush. It is bounded because Redis does nothing else meanwhile.
-	// Takes of a hot counter are sent as one, so a flush may have more of them: the more wait for one counter, the less
-	// each costs.
+	// maxFlush is about how many takes are sent in one flush. It is bounded because Redis does nothing else during a
+	// script. Takes of a hot counter are sent as one, so a flush may have more of them: the more wait for one counter, the
+	// less each costs.
 	maxFlush    = 64
 	maxFlushHot = 512
 	// hotRatio is the ratio of takes to sent takes from which a flush is one of hot counters. Such flushes are sent one at

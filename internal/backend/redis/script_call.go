@@ -406,7 +406,7 @@ func (c *scriptCall) addKey(key []byte, l *descriptor.Limit, form *backend.Redis
 }
 
 // command returns EVALSHA or EVAL for this call, and makes room for the answer. A command that reads into our buffer is
-// never sent twice by the client, whatever its MaxRetries are.
+// never sent twice by the client, regardless of its MaxRetries.
 func (c *scriptCall) command(ctx context.Context, name, script string) *goredis.ZeroCopyStringCmd {
 	counters := len(c.keyEnds)
 	c.addReservationKeys()

@@ -49,8 +49,8 @@ type Options struct {
 	Connections *redisconn.Connections
 
 	// GaveBack is called after hits were given back that were reserved in one slot of a cluster for a request that another
-	// slot denied, with the take that did it and its outcome. A denial that was remembered meanwhile may be wrong now. Nil
-	// if denials are not remembered.
+	// slot denied, with the take that did it and its outcome. A denial that was remembered in between may be wrong now.
+	// Nil if denials are not remembered.
 	GaveBack func(*backend.Take, *backend.Outcome)
 
 	Settings string       // the first letters of the variables of this Redis, for advice in the log
@@ -186,7 +186,7 @@ func (s *Store) inOneSlot(r *backend.Request) bool {
 	return !slices.ContainsFunc(r.Takes[1:], func(t backend.Take) bool { return s.slotID(&t) != first })
 }
 
-// Peek decides takes and changes nothing. It does not wait in a queue: it is sent on its own.
+// Peek decides takes and changes nothing. It does not wait in a queue: it is sent alone.
 func (s *Store) Peek(ctx context.Context, now time.Time, r *backend.Request) error {
 	if len(r.Takes) == 0 {
 		return nil

@@ -97,7 +97,7 @@ func Rejects(err error) bool {
 		func(rejection string) bool { return strings.Contains(text, rejection) })
 }
 
-// IsMistake reports whether wrong settings cause an error, whatever is asked for. Who waits for Redis logs them, with
+// IsMistake reports whether wrong settings cause an error of every call. Programs that wait for Redis log them, with
 // advice.
 func IsMistake(err error) bool {
 	_, ok := errors.AsType[*advisedError](err)

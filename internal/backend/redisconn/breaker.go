@@ -157,7 +157,7 @@ func (all *breakers) newBreaker(node string) *breaker {
 }
 
 // keep removes the metrics of nodes that a cluster's topology does not list. Otherwise the breaker of a node that has
-// failed and comes back under another address would be open until this process ends. A node gets its metrics back with
+// failed and comes back under another address would be open until this replica ends. A node gets its metrics back with
 // its next call.
 func (all *breakers) keep(topology []goredis.ClusterSlot) {
 	if all == nil {

@@ -53,8 +53,8 @@ type Options struct {
 	// all, then wait.
 	OnEmpty string
 	// DialTimeout bounds how long it takes to make a connection, with its TLS handshake and its login. A call does not
-	// wait for that beyond its own deadline, and the connection serves the next call. Default DefaultTimeout. With
-	// SENTINEL at most 2 s, because it includes asking a sentinel that may be gone.
+	// wait for that beyond its deadline, and the connection serves the next call. Default DefaultTimeout. With SENTINEL at
+	// most 2 s, because it includes asking a sentinel that may be gone.
 	DialTimeout time.Duration
 
 	Connections *Connections // counts the connections; may be nil

@@ -93,7 +93,7 @@ func TestLanesAreConnectionsOfThePool(t *testing.T) {
 	}
 }
 
-// An answer that comes after its call has ended is nobody's: the next call gets its own.
+// An answer that comes after its call has ended is discarded: the next call gets the right one.
 func TestLateAnswersOfLanes(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)

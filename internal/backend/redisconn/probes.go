@@ -11,9 +11,8 @@ import (
 
 type probeKey struct{}
 
-// Probe marks a command as one that this replica sends on its own behalf, such as a ping or a heartbeat: no call fails
-// because a probe has the last connection. A ping that is marked passes the breaker, because it asks whether Redis is
-// there.
+// Probe marks a command as one that this replica sends for itself, such as a ping or a heartbeat: calls do not fail
+// because a probe has the last connection. A marked ping passes the breaker, because it asks whether Redis is there.
 func Probe(ctx context.Context) context.Context { return context.WithValue(ctx, probeKey{}, true) }
 
 func isProbe(ctx context.Context) bool { return ctx.Value(probeKey{}) != nil }
@@ -54,7 +53,7 @@ func (p *probes) runProbe(ctx context.Context, cmd goredis.Cmder, send goredis.P
 	return err
 }
 
-// runCall sends a call. It sends it again if no connection was free and a probe had one meanwhile.
+// runCall sends a call. It sends it again if no connection was free while a probe had one.
 func (p *probes) runCall(ctx context.Context, cmd goredis.Cmder, send goredis.ProcessHook) error {
 	if p == nil {
 		return send(ctx, cmd)

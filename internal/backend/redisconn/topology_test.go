@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// variant is a way to start servers, and the options of a client besides their addresses.
+// variant is a way to start servers, and the options of a client except the addresses.
 type variant struct {
 	setup redistest.Setup
 	opts  redisconn.Options

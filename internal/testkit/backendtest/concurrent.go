@@ -14,10 +14,10 @@ import (
 
 const (
 	workers = 64
-	limited = 640 // hits that are admitted in total
+	limited = 640 // hits that are allowed in total
 )
 
-// runConcurrent checks that exactly the limit is admitted, however many goroutines take at the same time.
+// runConcurrent checks that exactly the limit is allowed, however many goroutines take at the same time.
 func runConcurrent(t *testing.T, open func(t testing.TB) backend.Store) {
 	for name, l := range EveryAlgorithm(limited) {
 		t.Run(name, func(t *testing.T) {

@@ -129,7 +129,7 @@ func (c *crowd) reset(who *caller) {
 		if got := c.peek(who); got.Used != 0 {
 			c.Fatalf("%s: %d in use after a reset", limitText(r.limit), got.Used)
 		}
-	case held: // the counter is gone: the customer starts anew
+	case held: // the counter is gone: the customer starts again
 		who.alone, who.passed, who.shared, who.from, who.exact = backend.State{}, nil, nil, 0, false
 	}
 }

@@ -40,7 +40,7 @@ func RunReservationsTogether(t *testing.T, open func(t testing.TB) backend.Store
 	})
 }
 
-// RunReservationsStepped tests that a reservation lasts no longer than its rule allows when the clock is set back.
+// RunReservationsStepped tests that a reservation does not last longer than its rule allows when the clock is set back.
 func RunReservationsStepped(t *testing.T, open func(t testing.TB) backend.Store) {
 	for _, limit := range []string{"10/1d", "10/1d,first_hit", "10/1d,token,burst=10", "5/1m,places"} {
 		for _, step := range []time.Duration{time.Second, time.Minute, time.Hour, 5 * time.Hour} {
@@ -141,7 +141,7 @@ func runAllOrNothing(t *rapid.T, s backend.Store) {
 		for i := range r.Takes {
 			reserves = reserves || r.Takes[i].Reservation != nil && r.Takes[i].Reservation.Op == backend.OpReserve
 		}
-		if !reserves && !fits { // each plain take of one counter is judged on its own: a limiter makes one take of them
+		if !reserves && !fits { // each plain take of one counter is judged alone: a limiter makes one take of them
 			return
 		}
 		if passed := !backend.Denied(r.Takes, r.Outcomes); passed != fits {

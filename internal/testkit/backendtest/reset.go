@@ -21,7 +21,7 @@ func (m *Model) Reset(_ context.Context, counters []backend.Counter) error {
 	return nil
 }
 
-// runReset checks that a counter that was cleared is like a new one, whatever its algorithm, and that no other counter
+// runReset checks that a counter that was cleared is like a new one, under every algorithm, and that no other counter
 // changes.
 func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 	const limit = 12
@@ -79,7 +79,7 @@ func runReset(t *testing.T, open func(t testing.TB) backend.Store) {
 		}
 	})
 
-	// Between two resets at most the limit is admitted, whatever others take meanwhile.
+	// Between two resets at most the limit is allowed, regardless of concurrent takes.
 	t.Run("while others take", func(t *testing.T) {
 		s, l := open(t), Limit("40/1h")
 		k := key(newCase(), "k", l)

@@ -31,7 +31,7 @@ func freeAddr(t testing.TB, bus bool) string {
 	return ""
 }
 
-// reserve reserves a port that has no listener. Packages are tested by processes of their own, so the reservation is
+// reserve reserves a port that has no listener. Packages are tested by separate processes, so the reservation is
 // something that the system knows: the UDP port of the same number, which only reserve opens.
 func reserve(t testing.TB, port int) bool {
 	u, err := net.ListenPacket("udp", addr(port)) //nolint:noctx // does not wait

@@ -149,8 +149,8 @@ func start(t testing.TB, r role, password string, args func(s *Server, port stri
 	}
 }
 
-// Client returns a client of the server that ends with the test. It uses the unix socket and, if the server's Setup has
-// a password, as the default user.
+// Client returns a client of the server that ends with the test. It connects to the unix socket, as the default user if
+// the server's Setup has a password.
 func (s *Server) Client(t testing.TB) *goredis.Client {
 	t.Helper()
 	c := goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket, Password: s.password})
@@ -191,7 +191,7 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
-// Restart starts the process anew on the same port, killing it first if it still runs, and returns when it answers.
+// Restart starts the process again on the same port, killing it first if it still runs, and returns when it answers.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Kill(t)

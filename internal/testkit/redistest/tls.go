@@ -33,7 +33,7 @@ func (c *TLS) config(port string) [][2]string {
 
 // CA signs certificates and writes them to files, which are gone after the test.
 type CA struct {
-	File string // its own certificate, in PEM
+	File string // certificate of the authority, in PEM
 
 	dir       string
 	authority *tlstest.Authority

@@ -18,7 +18,7 @@ import (
 
 // Authority signs certificates.
 type Authority struct {
-	PEM []byte // its own certificate
+	PEM []byte // certificate of the authority
 
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
