@@ -27,7 +27,7 @@
 // over.
 //
 // A Client may be used by any number of goroutines. The package has no global state, and no goroutine of a client runs
-// after Close. It does not count by itself, even while the service is down: package ratelimit counts in process. It
-// does not repeat a request to the service, because that could count twice. It logs nothing and exports no metrics:
+// after Close. It does not count requests itself, even while the service is down: package ratelimit counts in process.
+// It does not repeat a request to the service, because that could count twice. It logs nothing and exports no metrics:
 // Options.Observer and Stats are for that.
 package client

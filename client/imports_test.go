@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A program that uses the client gets grpc and protobuf by it, and nothing else of the service.
+// A program that uses the client imports grpc and protobuf through it, and nothing else of the service.
 func TestImports(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").CombinedOutput()
 	if err != nil {

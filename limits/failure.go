@@ -10,7 +10,7 @@ const (
 	OnFailureAllow                    // the request passes
 	OnFailureDeny                     // the request is denied
 	OnFailureError                    // the call returns an error and no decision
-	// the program counts itself, which only package ratelimit can do; elsewhere it is OnFailureError
+	// the program counts on its own, which only package ratelimit can do; elsewhere it is OnFailureError
 	OnFailureLocal
 )
 

@@ -177,8 +177,8 @@ func (h *Reservation) lasts(l *descriptor.Limit, now int64) {
 	h.Expires = r.Expires
 }
 
-// extend postpones the end of a reservation. Its places are as if they were taken now: else they would be free before
-// it ends.
+// extend postpones the end of a reservation. Its places are as if they were taken now: otherwise they would be free
+// before it ends.
 func (h *Reservation) extend(l *descriptor.Limit, s *State, now int64) {
 	h.lasts(l, now)
 	if r := &h.Stored; l.Algorithm == descriptor.Concurrency && now > r.Mark {

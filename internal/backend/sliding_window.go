@@ -20,7 +20,7 @@ import (
 // exactly the limit passes.
 //
 // State: Start is the start of the current sub-window, Count the number of hits in it. Earlier sub-windows are in Prev
-// if the precision is 1, else in Tail, newest first.
+// if the precision is 1, otherwise in Tail, newest first.
 type slidingWindow struct{}
 
 func (slidingWindow) expires(l *descriptor.Limit, s *State) int64 {

@@ -80,7 +80,8 @@ func (l *Limit) compileSlidingWindow(length int64) error {
 	return nil
 }
 
-// leastQuanta is how many quanta a sub-window has at least, unless it has fewer microseconds: else it would not slide.
+// leastQuanta is how many quanta a sub-window has at least, unless it has fewer microseconds: otherwise it would not
+// slide.
 const leastQuanta = 1000
 
 // mostInSlidingWindow returns the largest limit of a window of sub microseconds: with the coarsest quantum, its product

@@ -8,7 +8,7 @@ type Entry struct {
 	Value string // may be empty: then a rule without a value matches, or a pattern that matches the empty text
 }
 
-// Position is a place in a rule file. Line and Col count from 1. A rule that comes from no file has a zero Position. A
+// Position is a place in a rule file. Line and Col count from 1. A rule that is not from a file has a zero Position. A
 // rule from a configuration server has no lines: its File is the resource's name, a colon and a space, and the path in
 // the resource.
 type Position struct {

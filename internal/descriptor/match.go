@@ -141,7 +141,7 @@ func (o *others) child(value string, most int, after node) node {
 	return o.patterns.find(value, most, after)
 }
 
-// direct returns the child for a value that a rule has in another case, else the child for the value's network, or
+// direct returns the child for a value that a rule has in another case, otherwise the child for the value's network, or
 // noNode.
 func (o *others) direct(value string) node {
 	if o.folded != nil {

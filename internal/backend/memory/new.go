@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, else in a shared
+// takeNew settles a take whose counter does not exist: in a new counter if its rule may have one, otherwise in a shared
 // counter. It returns false if there is neither. The shard of the key is locked.
 func (s *Store) takeNew(at backend.Times, hash uint64, takes []backend.Take, outcomes []backend.Outcome) bool {
 	t := &takes[0]

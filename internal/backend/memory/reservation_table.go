@@ -114,5 +114,5 @@ func (x *reservationTable) removeOfMany(b *reservations) bool {
 	}
 }
 
-// none reports whether no counter has reservations.
+// none reports whether all counters are without reservations.
 func (x *reservationTable) none() bool { return len(x.all) == len(x.unused) }

@@ -302,7 +302,7 @@ func TestKnownDenialWithoutAVote(t *testing.T) {
 	}
 }
 
-// Where no limit of a descriptor has a vote, a known denial of one keeps no other from counting.
+// Where no limit of a descriptor has a vote, a known denial of one does not keep the others from counting.
 func TestKnownDenialWhereNoneVotes(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store})
@@ -345,7 +345,7 @@ func TestDenialWhileClockIsSet(t *testing.T) {
 	}
 }
 
-// A flood of denials pushes others out of the cache, whoever they belong to. That costs a trip, and changes no answer.
+// A flood of denials pushes others out of the cache. That costs a trip, and does not change answers.
 func TestFloodOfDenialsChangesNoAnswer(t *testing.T) {
 	store := &asking{Store: memory.New(memory.Options{})}
 	c := New(Options{Store: store, Bytes: 64 << 10})

@@ -25,8 +25,8 @@ type Options struct {
 	// commas; the others are discovered. Sentinels and nodes are host:port or a URL; the first user and password in these
 	// URLs are for all sentinels, or for all nodes.
 	URL string
-	// Network is "tcp", "tcp4", "tcp6" or "unix". It applies to SINGLE only: sentinels and clusters are reached
-	// over TCP. Default: unix if the URL is a path, else tcp. A URL with a scheme needs none.
+	// Network is "tcp", "tcp4", "tcp6" or "unix". It applies to SINGLE only: sentinels and clusters are reached over TCP.
+	// Default: unix if the URL is a path, otherwise tcp. A URL with a scheme needs none.
 	Network string
 
 	// Auth is "password" or "user:password"; a password that contains a colon is written ":password". It overrides

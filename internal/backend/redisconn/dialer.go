@@ -103,7 +103,7 @@ func socketOf(c net.Conn) (syscall.RawConn, error) {
 	return nil, nil //nolint:nilnil // a connection without a socket is fine
 }
 
-// explain adds advice to the error of a call that got no answer in time, if no handshake is answered either.
+// explain adds advice to the error of a call that got no answer in time, if handshakes are not answered either.
 func (d *dialer) explain(err error) error {
 	if d.unanswered.Load() == 0 {
 		return err

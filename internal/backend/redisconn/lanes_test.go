@@ -123,7 +123,7 @@ func TestLateAnswersOfLanes(t *testing.T) {
 	}
 }
 
-// A server that hangs up while a lane is idle, as with its timeout setting or at a restart, fails no call.
+// A server that hangs up while a lane is idle, as with its timeout setting or at a restart, does not make calls fail.
 func TestIdleLanes(t *testing.T) {
 	t.Parallel()
 	ca := redistest.NewCA(t)

@@ -67,7 +67,7 @@ func givenBy(user, password string, provider func() (string, string),
 	}
 }
 
-// oneConnection is a listener that needs no news: the next connection asks again.
+// oneConnection is a listener that ignores changes: the next connection asks again.
 type oneConnection struct{}
 
 // OnNext implements auth.CredentialsListener.

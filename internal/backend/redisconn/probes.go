@@ -43,7 +43,7 @@ func (p *probes) runProbe(ctx context.Context, cmd goredis.Cmder, send goredis.P
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inFlight--
-	if !errors.Is(err, goredis.ErrPoolTimeout) { // else it had no connection
+	if !errors.Is(err, goredis.ErrPoolTimeout) { // otherwise the call had a connection
 		p.served.Add(1)
 	}
 	close(p.ended)

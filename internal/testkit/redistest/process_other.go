@@ -4,5 +4,5 @@ package redistest
 
 import "syscall"
 
-// EndsWithTest does nothing here: the kernel has no such thing.
+// EndsWithTest does nothing here: only Linux can do this.
 func EndsWithTest() *syscall.SysProcAttr { return nil }

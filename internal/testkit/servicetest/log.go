@@ -95,7 +95,7 @@ func (l *Log) Wait(t testing.TB, message string) (fields map[string]any) {
 	return fields
 }
 
-// withMessage returns the fields of a line if it has this message, else nil.
+// withMessage returns the fields of a line if it has this message, otherwise nil.
 func withMessage(line, message string) map[string]any {
 	var fields map[string]any
 	if json.Unmarshal([]byte(line), &fields) != nil || fields["@message"] != message {
