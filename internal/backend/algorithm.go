@@ -10,8 +10,8 @@ import (
 // algorithm is one way to enforce a limit: it counts hits in memory and in Redis. Each algorithm has its own file. The
 // properties of its limits are a row in package descriptor.
 type algorithm interface {
-	// apply attempts to add hits to a state at now. Afterwards s is the state for the store to keep. It changes the state
-	// if it adds hits, or if the state lies too far in the future: see slack.
+	// apply attempts to add hits to a state at now. Afterwards s is the state for the store to keep. apply changes the
+	// state if it adds hits, or if the state lies too far in the future: see slack.
 	apply(l *descriptor.Limit, s *State, now, hits int64, c commit) Outcome
 
 	// adjust adds delta hits, which may be negative, to the window in which hits were added at the time mark, whether or

@@ -29,7 +29,7 @@ const (
 	latenessMost = 20 * time.Millisecond // longest lateness that counts for one timer
 )
 
-// Timer adds one timer to the estimate: it fired at now, which was late.
+// Timer adds one timer to the estimate. It fired at now, late after it was due.
 func (l *Lateness) Timer(now time.Time, late time.Duration) {
 	l.late, l.at = l.Now(now), now
 	if more := min(late, latenessMost) - l.late; more > 0 {

@@ -16,7 +16,7 @@ type ReservationOp uint8
 const (
 	OpReserve ReservationOp = iota + 1 // takes the hits, and keeps them as reserved
 	OpCommit                           // sets the reservation's charge to Take.Hits
-	OpExtend                           // postpones the end of the reservation, never advances it; Take.Hits is 0
+	OpExtend                           // postpones the end of the reservation, never shortens it; Take.Hits is 0
 )
 
 // ReservationResult is the result of one operation on a reservation.

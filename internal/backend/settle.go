@@ -10,8 +10,8 @@ import "slices"
 // of a script are found by running Settle again on the states that the script saw.
 //
 // Takes of the same counter are judged together in a group that reserves: each one sees the hits of the earlier ones.
-// So all of the group is reserved or nothing, even if its reservations of one counter have different IDs. In other
-// groups each take is judged alone.
+// So either all of the group is reserved or nothing, even if its reservations of one counter have different IDs. In
+// other groups each take is judged alone.
 //
 // A take that is guarded by an active penalty adds nothing, regardless of its vote. So a limit that is not enforced
 // counts as if it were enforced. A penalty starts if the take is denied by its own limit, even if another limit denies

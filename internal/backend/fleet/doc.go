@@ -12,6 +12,6 @@
 // Any program with access to Redis may have written the keys that a Fleet reads. An entry that is too long, or that a
 // replica would not write, is counted and not shown.
 //
-// All methods may be called by any number of goroutines. The list is written by Options.Beat, because the scripts that
-// count read it, too.
+// All methods may be called by any number of goroutines. The list is written by Options.Beat, because its form belongs
+// to the script that counts the replicas.
 package fleet

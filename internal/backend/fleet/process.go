@@ -75,7 +75,7 @@ const (
 // Redis is the state of one Redis as a replica sees it.
 type Redis struct {
 	Name string `json:"name"`
-	// nodes that do not answer, because their breakers are open; only some of them if there are many
+	// nodes that do not answer, so that their breakers are open; only some of them if there are many
 	Open        []string `json:"open,omitempty"`
 	Connections uint64   `json:"connections"`
 }
