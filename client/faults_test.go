@@ -184,7 +184,7 @@ func TestRollingRestart(t *testing.T) {
 		ask()
 	}
 	startAt(t, first.GRPC)
-	// of the new one, which counts from 0
+	// low recognizes answers of the new service, which counts from 0
 	low := func(d limits.Decision) bool { return d.Statuses[0].Limit-d.Statuses[0].Remaining < 20 }
 	for late := time.After(servicetest.Patience); !low(ask()); {
 		select {

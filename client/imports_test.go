@@ -25,7 +25,7 @@ func TestImports(t *testing.T) {
 		case !strings.Contains(first, "."), strings.HasPrefix(path, "vendor/"):
 		case strings.HasPrefix(path, "google.golang.org/grpc"), strings.HasPrefix(path, "google.golang.org/protobuf"):
 		case strings.HasPrefix(path, "google.golang.org/genproto/googleapis/rpc"), strings.HasPrefix(path, "golang.org/x/"):
-			// of grpc
+			// imports of grpc
 		default:
 			t.Errorf("it imports %s", path)
 		}

@@ -36,7 +36,7 @@ func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.Reserv
 }
 
 func (c *Client) reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
-	// for its checks: grpc's errors for such a request look like a failure of the service
+	// only for its checks, because grpc reports such a request like a failure of the service
 	if _, err := appendRequest(nil, r); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func everyVariant(t *testing.T, a descriptor.Algorithm) []descriptor.Limit {
 // Every variant of every algorithm has all that a store needs: a row here and in package descriptor, a form in Redis,
 // and a script.
 func TestEveryAlgorithmIsComplete(t *testing.T) {
-	if len(algorithms) != len(descriptor.AlgorithmNames)+2 { // and descriptor.Penalties and SharedWindow
+	if len(algorithms) != len(descriptor.AlgorithmNames)+2 { // two without a name: descriptor.Penalties and SharedWindow
 		t.Fatalf("%d algorithms, package descriptor has %q", len(algorithms), descriptor.AlgorithmNames)
 	}
 	words, now := make(map[string]bool), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC).UnixMicro()

@@ -69,7 +69,7 @@ const (
 // algorithms has a row for each constant.
 var algorithms = [...]algorithm{
 	FixedWindow: {
-		// as in envoyproxy/ratelimit
+		// same behaviour as envoyproxy/ratelimit
 		name: "fixed_window", settings: SettingAlign | SettingCalendar | SettingCountDenied | SettingClasses, letter: 'f',
 		windows: endingWindows, countsDenied: true,
 		words: func(l *Limit) string { return fromFirstHit(l) },

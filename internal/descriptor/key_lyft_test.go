@@ -34,7 +34,7 @@ func TestLyftKeys(t *testing.T) {
 		"a minute": {"", []Entry{{"k", "v"}}, nil, per(Minute), "d_k_v_1795273440"},
 		"an hour":  {"", []Entry{{"k", "v"}}, nil, per(Hour), "d_k_v_1795273200"},
 		"a day":    {"", []Entry{{"k", "v"}}, nil, per(Day), "d_k_v_1795219200"},
-		// from the epoch: a Thursday
+		// weeks count from the epoch, a Thursday
 		"a week":                 {"", []Entry{{"k", "v"}}, nil, per(Week), "d_k_v_1795046400"},
 		"a month":                {"", []Entry{{"k", "v"}}, nil, per(Month), "d_k_v_1793664000"}, // 30 days
 		"a year":                 {"", []Entry{{"k", "v"}}, nil, per(Year), "d_k_v_1766016000"},  // 365 days

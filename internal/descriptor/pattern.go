@@ -211,7 +211,7 @@ func (a *automaton) longOverlap() bool {
 			todo = append(todo, s)
 		}
 	}
-	for ; len(todo) > 0; todo = todo[1:] { // and all states behind them
+	for ; len(todo) > 0; todo = todo[1:] { // adds all states behind them
 		for _, t := range after(todo[0]) {
 			if !long[t] {
 				long[t] = true

@@ -38,7 +38,7 @@ type Options struct {
 	Names  string                  // key of the list that Beat writes
 	Prefix string                  // prefix of the keys of status records
 
-	Every time.Duration // between two beats; default 2 s
+	Every time.Duration // time between two beats; default 2 s
 	Lives time.Duration // how long a replica is on the list after its last beat; default 10 s
 
 	Log *slog.Logger // default slog.Default()

@@ -33,7 +33,7 @@ func TestPenaltyThatMovesRecords(t *testing.T) {
 				}
 				return r.Outcomes
 			}
-			// in shadow mode: the others pass
+			// the offender is in shadow mode, so that the others pass
 			offender := backend.Take{Key: []byte("offender"), Limit: &once, Hits: 1, Vote: backend.VoteNone}
 			guard := backend.Take{Key: descriptor.AppendPenaltyKey(nil, offender.Key, true), Limit: descriptor.NewPenalty(time.Hour), Vote: backend.VoteNone, Guards: true}
 			settle(offender)

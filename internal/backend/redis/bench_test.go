@@ -65,7 +65,7 @@ func TestBytesPerCounter(t *testing.T) {
 func bytesPerCounter(t testing.TB, server *redistest.Server, text string, hits int64, keys int) (usage int64, used float64) {
 	t.Helper()
 	client := server.Client(t)
-	// without lanes: the memory of one that connects would count
+	// no lanes, because the memory of a connecting lane would count
 	plain := redisconntest.Connect(t, redisconn.Options{URL: server.Addr})
 	s := redis.New(redis.Options{Client: plain, Timeout: time.Minute, CallerClock: true})
 	l := backendtest.Limit(text)

@@ -33,7 +33,7 @@ func TestSharedCallsAnswerAsCallsAlone(t *testing.T) {
 		}
 		var together, alone []*backend.Request
 		r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		// with all algorithms in each call, those that may ask again would decide which script it is
+		// few algorithms per call: otherwise those that may ask again would always decide the script
 		few := names[:1+r.IntN(3)]
 		for _, k := range r.Perm(30)[:2+r.IntN(28)] {
 			name := few[k%len(few)]

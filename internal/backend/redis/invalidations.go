@@ -92,7 +92,7 @@ const (
 	readGrace  = 2 * time.Second
 	retryAfter = 100 * time.Millisecond
 	retryMost  = time.Second
-	deniedFor  = 10 * time.Second // between two attempts when the user has too few rights
+	deniedFor  = 10 * time.Second // time between two attempts while the user has too few rights
 	sendWithin = 2 * time.Second
 )
 
@@ -120,7 +120,7 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 type pending struct {
 	mu   sync.Mutex
 	keys []byte // packed: each key after its length
-	all  bool   // there were too many: a message for all counters
+	all  bool   // too many keys: send a message for all counters
 	free []byte // memory of a message that was sent
 }
 
@@ -233,7 +233,7 @@ func (v *Invalidations) send(ctx context.Context, m message) error {
 		args = append(args, fieldResets, m.resets)
 	}
 	switch {
-	case m.allResets: // they include the refunds
+	case m.allResets: // covers the refunds, too
 		args = append(args, fieldAll, fieldResets)
 	case m.allRefunds:
 		args = append(args, fieldAll, fieldRefunds)

@@ -467,7 +467,7 @@ func TestLyftKeysLeaveTheirSlot(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 4 * len(values) {
 			r := lyftTake(values[i%len(values)], l, 1)
-			if i < len(values) { // these do not correct the clock
+			if i < len(values) { // takes of other keys do not correct the clock
 				r = take(fmt.Sprint("own", i), l, 1)
 			}
 			wg.Go(func() {

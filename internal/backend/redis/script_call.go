@@ -118,10 +118,10 @@ type terms struct {
 	redisClock bool
 	entries    int           // entries of a log for which the reply must have room
 	small      int           // number of reservations from which on a list is large
-	large      bool          // there may be large lists
-	lyft       bool          // there may be keys of descriptor.KeysLyft
+	large      bool          // whether there may be large lists
+	lyft       bool          // whether there may be keys of descriptor.KeysLyft
 	jitter     time.Duration // the longest extra time that those keys live
-	routed     bool          // a proxy may route the call by its first key. All keys are of one counter then
+	routed     bool          // whether a proxy may route the call by its first key. All keys are then of one counter
 }
 
 // pack lays out the arguments for the takes of requests, and chooses the script.

@@ -160,7 +160,7 @@ func TestNodesOfATopology(t *testing.T) {
 		{"127.0.0.1:7001", "redis.example:7002", false},
 		{"[::1]:7001", "redis.example:7001", true},
 		{":7001", "redis.example:7001", true},
-		{"10.0.0.1:0", "10.0.0.1:6379", true}, // and the port
+		{"10.0.0.1:0", "10.0.0.1:6379", true}, // the client replaces the port, too
 		{"10.0.0.1:0", "10.0.0.2:6379", false},
 		{"?", "10.0.0.1:6379", true}, // unreadable for everybody
 	} {

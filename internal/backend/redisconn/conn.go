@@ -11,7 +11,7 @@ import (
 // conn is a connection in the client library's pool.
 type conn struct {
 	net.Conn
-	socket     syscall.RawConn // also beneath TLS; nil if it cannot be looked at
+	socket     syscall.RawConn // socket, even beneath TLS; nil if it cannot be looked at
 	encrypted  bool
 	dialer     *dialer
 	generation uint64

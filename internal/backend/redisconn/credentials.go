@@ -33,7 +33,7 @@ func (o *Options) credentials(where address) (*credentials, error) {
 	if o.Auth != "" {
 		c.variable = o.setting("AUTH")
 	}
-	if where.kind != sentinel { // else they are for the sentinels
+	if where.kind != sentinel { // otherwise the URL has the credentials of the sentinels
 		c.inURL = where.account
 	}
 	c.last = split(o.Auth).or(c.inURL)

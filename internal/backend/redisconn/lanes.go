@@ -208,7 +208,7 @@ func (n *Lane) read(room []byte) ([]byte, error) {
 				return nil, err
 			}
 		}
-		if n.answer.Buffered() == 0 { // else the next call would read the rest as its answer
+		if n.answer.Buffered() == 0 { // otherwise the next call would read the rest as its answer
 			return nil, serverError{text}
 		}
 	case '$':

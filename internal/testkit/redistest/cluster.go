@@ -50,7 +50,7 @@ func StartCluster(t testing.TB, setup Setup) *Cluster {
 	}
 	for i, n := range c.Nodes {
 		n.dies = func(t testing.TB) { t.Helper(); c.setTimeout(t, deathNoticed) }
-		n.do(t, "cluster", "set-config-epoch", i+1) // else they would have to settle on epochs one by one
+		n.do(t, "cluster", "set-config-epoch", i+1) // otherwise they would have to settle on epochs one by one
 		if i > 0 {
 			h, p, _ := net.SplitHostPort(n.Addr)
 			c.Nodes[0].do(t, "cluster", "meet", h, p)
