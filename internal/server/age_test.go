@@ -34,7 +34,7 @@ func TestOldConnectionsAreAskedToLeave(t *testing.T) {
 			if asked = true; frame.ErrCode != http2.ErrCodeNo {
 				t.Errorf("GOAWAY %v %q", frame.ErrCode, frame.DebugData())
 			}
-		case *http2.PingFrame: // the server waits for its answer, so that no call is lost on the way
+		case *http2.PingFrame: // the server waits for its answer, so that no call is lost
 			if !frame.IsAck() {
 				if err := c.WritePing(true, frame.Data); err != nil {
 					t.Fatal(err)
@@ -80,8 +80,8 @@ func TestGraceOfOldConnections(t *testing.T) {
 	}
 }
 
-// A client with an open quota stream is asked to leave too, and the stream ends when the grace period is over: Envoy
-// then opens a new one on a new connection.
+// A client with an open quota stream is asked to leave too, and the stream ends after the grace period: Envoy then
+// opens a new one on a new connection.
 func TestQuotaStreamOfAnOldConnection(t *testing.T) {
 	const age = 100 * time.Millisecond
 	r := start(t, Options{Quota: &shares{}, Connections: Connections{MaxAge: age, MaxAgeGrace: 2 * age}})

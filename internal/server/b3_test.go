@@ -2,7 +2,7 @@ package server
 
 import "testing"
 
-// The parents that envoyproxy/ratelimit at f2fb157 gave its spans for these headers.
+// The parents of spans that envoyproxy/ratelimit at f2fb157 derives from these headers.
 func TestParentsOfB3(t *testing.T) {
 	const (
 		half, span, up = "463ac35c9f6413ad", "a2fb4a1d1a96d312", "0020000000000001"

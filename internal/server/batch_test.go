@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Calls that one read of a connection delivers make one trip to Redis together.
+// Calls from one read of a connection make one trip to Redis together.
 func TestCallsOfOneReadMakeOneTrip(t *testing.T) {
 	stored := redistest.Start(t)
 	client := stored.Client(t)

@@ -34,7 +34,7 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// manyLimits have a rule of each kind that answers differ by, in a store.
+// manyLimits are rules for every kind of difference between answers, in a store.
 func manyLimits(t testing.TB, store backend.Store, settings limiter.Settings) *limiter.Limiter {
 	t.Helper()
 	rule := func(name string, l descriptor.Limit, r descriptor.Rule) descriptor.NodeSpec {
@@ -104,12 +104,12 @@ func (p *pending) answerAll() {
 	p.answers = nil
 }
 
-// decide is a request with one descriptor.
+// decide returns a request with one descriptor.
 func decide(key, value string, amount *ratelimitdv1.Amount) *ratelimitdv1.DecideRequest {
 	return &ratelimitdv1.DecideRequest{Domain: "d", Amount: amount, Descriptors: []*ratelimitdv1.Descriptor{{Entries: []*ratelimitdv1.Entry{{Key: key, Value: value}}}}}
 }
 
-// mixed is a batch whose requests have every kind of answer.
+// mixed is a batch whose requests cover every kind of answer.
 func mixed() []*ratelimitdv1.DecideRequest {
 	several := decide("three", "b", hitsOf(2))
 	several.Descriptors = append(several.Descriptors, descriptorOf("three", hitsOf(4)), descriptorOf("unknown", nil))
@@ -185,7 +185,7 @@ func TestDecideBatch(t *testing.T) {
 	if s := got[10].GetStatuses(); len(s) != 3 || got[10].GetCode() != codeOver || s[0].GetCode() != codeOK || s[0].GetRemaining() != 1 || s[1].GetCode() != codeOver || s[2].GetCode() != codeOK {
 		t.Errorf("several descriptors: %v", got[10])
 	}
-	// Times are exact, where the reset is in whole seconds.
+	// Times are exact, while the reset is in whole seconds.
 	day, free := 24*time.Hour, 3*24*time.Hour/7 // free: time until the bucket of 12 is empty again
 	waiting := d.batch(decide("waits", "a", hitsOf(7)))[0]
 	if wait := waiting.GetDelay().AsDuration(); waiting.GetCode() != codeOK || (wait-free).Abs() > time.Microsecond {
@@ -250,7 +250,7 @@ func withoutAmounts(all []*ratelimitdv1.Descriptor) (plain []*ratelimitdv1.Descr
 	return plain
 }
 
-// hundred are requests for counters of their own.
+// hundred are requests for separate counters.
 func hundred(n int) (all []*ratelimitdv1.DecideRequest) {
 	for i := range n {
 		all = append(all, decide("three", fmt.Sprint("v", i), hitsOf(uint64(1+i%5))))
@@ -328,7 +328,7 @@ func TestRequestsOfBatchesCountAsCalls(t *testing.T) {
 	})
 }
 
-// A batch of many descriptors counts as more calls: a few bytes that are compressed make 25,600 descriptors.
+// A batch with many descriptors counts as more calls: a few compressed bytes can encode 25,600 descriptors.
 func TestDescriptorsOfBatchesCountAsCalls(t *testing.T) {
 	for name, opts := range map[string][]grpc.CallOption{
 		"usual":                {},
@@ -382,7 +382,7 @@ func descriptorsCountAsCalls(t *testing.T, opts []grpc.CallOption) {
 	}
 }
 
-// A batch counts while it is decoded: when there are too many calls, nothing more of it takes memory.
+// A batch counts while it is decoded: when there are too many calls, its rest uses no memory.
 func TestRejectedBatchIsNotDecoded(t *testing.T) {
 	counted, err := intake.NewMetrics(nil)
 	if err != nil {
@@ -435,7 +435,7 @@ func inRedis(t *testing.T, stored *redistest.Server) *limiter.Limiter {
 	return manyLimits(t, store, limiter.Settings{})
 }
 
-// The requests of a batch reach Redis together, and have the answers that memory gives.
+// The requests of a batch reach Redis together, and have the same answers as in memory.
 func TestBatchInRedis(t *testing.T) {
 	stored := redistest.Start(t)
 	d, _ := newDeciding(t, Options{Decider: inRedis(t, stored)})
@@ -454,7 +454,7 @@ func TestBatchInRedis(t *testing.T) {
 	}
 	before := calls()
 	got := d.batch(hundred(100)...)
-	if n := calls() - before; n > 4 { // 64 counters in one, and the rest while that runs
+	if n := calls() - before; n > 4 { // 64 counters in one trip, and the rest at the same time
 		t.Errorf("a batch of 100 requests made %d calls of Redis", n)
 	}
 	for i, want := range m.batch(hundred(100)...) {
@@ -497,7 +497,7 @@ func TestBatchWithoutRedis(t *testing.T) {
 	}
 }
 
-// A request that is not decided yet holds up its batch, and no other call of its connection.
+// A request that is not decided yet delays its batch, and no other call of its connection.
 func TestSlowRequestHoldsUpItsBatchAlone(t *testing.T) {
 	held := &pending{decider: passAll, began: make(chan struct{}, 1)}
 	d, r := newDeciding(t, Options{Decider: held})
@@ -529,7 +529,7 @@ func TestSlowRequestHoldsUpItsBatchAlone(t *testing.T) {
 	}
 }
 
-// A panic is the error of only its request.
+// A panic fails only its own request.
 func TestPanicInABatch(t *testing.T) {
 	for name, later := range map[string]bool{"at once": false, "later": true} {
 		t.Run(name, func(t *testing.T) {
@@ -613,7 +613,7 @@ func TestMalformedBatches(t *testing.T) {
 // alwaysRoom counts a call as more calls, without a bound.
 func alwaysRoom(int) bool { return true }
 
-// decideHere decides a call whose request is read, and waits for that.
+// decideHere decides a decoded call, and waits for the result.
 func (m *method) decideHere(b *limiter.Batch, c *rateLimitCall) error {
 	w := async.NewWaiter()
 	decided, err := m.decide(context.Background(), b, c, w.Done)
@@ -622,7 +622,7 @@ func (m *method) decideHere(b *limiter.Batch, c *rateLimitCall) error {
 }
 
 // In steady state a batch costs the string of its message. The race detector empties pools at random, so allocations
-// say nothing there.
+// cannot be measured with it.
 func TestBatchAllocatesOneString(t *testing.T) {
 	decider := manyLimits(t, memory.New(memory.Options{}), limiter.Settings{})
 	m := describeDecisions(new(transport.Services), &deciding{decider: decider, bounds: unbounded})

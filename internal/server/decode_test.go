@@ -108,7 +108,7 @@ func field(num protowire.Number, v any) []byte {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// wireCases are messages that are easy to read wrongly.
+// wireCases are messages that are easily decoded wrongly.
 func wireCases(t testing.TB) map[string][]byte {
 	full := encode(t, fullRequest())
 	return map[string][]byte{
@@ -184,7 +184,7 @@ func TestDecodeAgreesWithGeneratedCode(t *testing.T) {
 	}
 }
 
-// The copy is the only thing that is kept: the transport takes its buffer back.
+// Only the copy is kept: the transport reuses its buffer.
 func TestDecodeKeepsNothingOfItsInput(t *testing.T) {
 	data := encode(t, fullRequest())
 	var req limiter.Request

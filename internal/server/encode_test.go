@@ -142,7 +142,7 @@ func TestEncodeNames(t *testing.T) {
 	}
 }
 
-// Values that structpb would reject are written as nearly as possible, so that the answer can be read.
+// Values that structpb would reject are encoded as closely as possible, so that the answer can be decoded.
 func TestEncodeMetadataThatHasNoWireForm(t *testing.T) {
 	d := &limiter.Decision{Code: limiter.OK, Metadata: map[string]any{"a\xff": "b\xff", "t": time.Second}}
 	var got ratelimitv3.RateLimitResponse

@@ -67,7 +67,7 @@ func TestHealthSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// While anything is missing health is red, everywhere, and it is green when nothing is and requests are wanted.
+// While a condition is missing, health is red everywhere. It is green when none is missing and requests are wanted.
 func TestHealthOfWhatIsMissing(t *testing.T) {
 	r := start(t, Options{})
 	client := healthv1.NewHealthClient(r.conn)
@@ -152,7 +152,7 @@ func TestHealthWatch(t *testing.T) {
 	}
 }
 
-// The name in a watch may be as long as a message, and a compressed one is only a few bytes: it is not kept.
+// The name in a watch may be as long as a message, and a few bytes if compressed. It is not kept.
 func TestHealthWatchOfLongName(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry, Budget: intake.NewBudget(64 << 20)}, Options{Connections: Connections{MaxBytes: 8 << 20}})

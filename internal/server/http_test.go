@@ -99,7 +99,7 @@ func TestJSON(t *testing.T) {
 	})
 }
 
-// A body of {} costs no more memory than a request that can be answered.
+// A body of {} uses no more memory than a request that can be answered.
 func TestJSONOfManyObjects(t *testing.T) {
 	r := start(t, Options{})
 	allocated := func() uint64 {
@@ -287,7 +287,7 @@ func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	_ = ignored.Close()
 	soon(t, "nothing is held when the connection is closed", func() bool { return held() == 0 })
 
-	// net/http reads such a body after the answer, to go on with the next request. It does not count as a header.
+	// net/http reads such a body after the answer, to continue with the next request. It does not count as a header.
 	late := send("/", "\r\n"+strings.Repeat("\n", 100))
 	if code := answer(late); code != http.StatusNotFound {
 		t.Error(code)
@@ -301,7 +301,7 @@ func TestHeadersOverHTTPAreBounded(t *testing.T) {
 	}
 	soon(t, "nothing is held while the connection waits for a request", func() bool { return held() == 0 })
 
-	// Headers without end.
+	// Endless headers.
 	for range 16 {
 		send("/json", lines(12<<10))
 	}

@@ -219,7 +219,7 @@ func TestClientThatNeverReads(t *testing.T) {
 		}),
 	})
 	c := rawDial(t, r.GRPCAddr)
-	if err := c.WriteWindowUpdate(0, 1<<30); err != nil { // else HTTP/2 itself holds the answers back
+	if err := c.WriteWindowUpdate(0, 1<<30); err != nil { // otherwise HTTP/2 itself delays the answers
 		t.Fatal(err)
 	}
 	var batch bytes.Buffer
@@ -309,7 +309,7 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// The bytes of calls that finished, were rejected or were given up do not add up.
+// The memory of finished, rejected and cancelled calls does not accumulate.
 func TestFinishedMessagesAreNotHeld(t *testing.T) {
 	r := start(t, Options{Connections: Connections{MaxBytes: 1 << 20}, Requests: Requests{MaxDescriptors: 1, MaxBytes: 200_000}})
 	large := smallRequest()

@@ -34,7 +34,7 @@ func TestUnixSocket(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 
-	// A server already listens on the socket: a second server must not take the socket over.
+	// A server already listens on the socket: a second one must not take it over.
 	_, err = New(Options{Decider: decider(passAll), Listen: Listen{Socket: path, HTTP: "127.0.0.1:0"}})
 	if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a second server: %v", err)

@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Clients watch health, and keep reflection streams open, for days. None of them takes the place of a call.
+// Clients watch health, and keep reflection streams open, for days. These do not use places for calls.
 func TestLongStreamsDoNotCountAsCalls(t *testing.T) {
 	const watches = 200
 	registry := prometheus.NewRegistry()
@@ -76,7 +76,7 @@ func TestLongStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// A few people use reflection at a time. Each stream may keep a long answer in memory, so there are few of them.
+// Only a few people use reflection at a time. Each stream may keep a long answer in memory, so their number is small.
 func TestReflectionStreamsAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true})
@@ -122,7 +122,7 @@ func TestReflectionStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// Reflection answers a small question with a large answer. Who does not ask for it does not have it.
+// Reflection answers a small question with a large answer, so it must be enabled.
 func TestReflectionIsOff(t *testing.T) {
 	r := start(t, Options{})
 	stream, err := reflectionv1.NewServerReflectionClient(r.conn).ServerReflectionInfo(within(t))
@@ -169,8 +169,7 @@ func TestEndlessBody(t *testing.T) {
 	}
 }
 
-// When a client stops reading a stream's answers, the messages that it sends to the stream are not received. They
-// count.
+// When a client stops reading a stream's answers, its messages on the stream are not received, but they count.
 func TestStreamThatIsNotReadCounts(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	r := startWith(t, endpoint.Options{Metrics: registry}, Options{Reflection: true})

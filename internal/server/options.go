@@ -106,7 +106,7 @@ type Calls struct {
 
 // Connections bounds the connections of clients, and how long they may be idle or slow.
 type Connections struct {
-	Max        int    // number of gRPC connections, and of HTTP connections; default 10,000
+	Max        int    // gRPC connections; HTTP has the same bound, counted separately; default 10,000
 	MaxStreams uint32 // concurrent calls on a gRPC connection; default 1,000
 
 	// PeerShare is the part of Max for one peer (an address, or a /64 of IPv6) when all are in use: from 0 to 1, default

@@ -113,8 +113,8 @@ func TestHostilePeers(t *testing.T) {
 	}
 }
 
-// flood opens streams and sends messages on each, until the server takes no more: one that ends the request, or several
-// without an end.
+// flood opens streams and sends messages on each, until the server accepts no more: a single message that ends the
+// request, or several without an end.
 func flood(c *rawClient, path string, message []byte, streams, messages int) {
 	for range streams {
 		if c.open(path) != nil {

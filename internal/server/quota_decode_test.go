@@ -106,7 +106,7 @@ func FuzzDecodeReport(f *testing.F) {
 	f.Fuzz(checkReport)
 }
 
-// A report that exceeds a bound has consequences for its sender only.
+// A report that exceeds a bound only affects its sender.
 func TestBoundsOfReports(t *testing.T) {
 	entry := field(1, join(field(1, "k"), field(2, "v")))
 	of := func(id []byte) []byte { return field(2, field(1, id)) }
@@ -181,7 +181,7 @@ func TestDecodeLongReportInLittleMemory(t *testing.T) {
 	}
 }
 
-// wantAction is an action as the generated code has it.
+// wantAction is an action of the generated code.
 func wantAction(a assigner.Action) *bucketAction {
 	id := make(map[string]string)
 	for _, e := range a.ID {

@@ -341,7 +341,7 @@ func TestQuotaStreamMaySendForever(t *testing.T) {
 	exchangeQuota(t, zipped, "edge", bucket("long", strings.Repeat("x", 50_000)))
 }
 
-// A message that is read from a compressed one counts as held, so that small messages cannot take all memory.
+// The memory of a decompressed message counts, so that small messages cannot use up all memory.
 func TestCompressedReportIsBounded(t *testing.T) {
 	wait := make(chan struct{})
 	defer close(wait)
@@ -362,7 +362,7 @@ func TestCompressedReportIsBounded(t *testing.T) {
 	})
 }
 
-// A client that sends faster than reports are used is slowed down by flow control.
+// A client that sends reports faster than they are processed is slowed down by flow control.
 func TestReportsAreReadOneAtATime(t *testing.T) {
 	wait := make(chan struct{})
 	q := &shares{report: func(string, []assigner.Usage) { <-wait }}
@@ -476,8 +476,8 @@ func TestQuotaStreamsAreBounded(t *testing.T) {
 	})
 }
 
-// A client that reads nothing loses its connection, and does not delay other clients. On a busy machine even one that
-// reads takes its time: the timeout is far longer than that.
+// A client that reads nothing loses its connection, and does not delay other clients. On a busy machine even a client
+// that reads may be slow: the timeout is far longer.
 func TestQuotaClientThatReadsNothing(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	q := &shares{repeat: 20_000}

@@ -191,7 +191,7 @@ func TestLargeRequests(t *testing.T) {
 	}
 }
 
-// A large message's memory is not kept for small ones.
+// The memory of a large message is not kept for small ones.
 func TestPoolKeepsNoLargeCalls(t *testing.T) {
 	c := &rateLimitCall{method: newMethod(&deciding{}, shouldRateLimitPath), size: maxKept + 1}
 	c.release()
@@ -271,7 +271,7 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestKeepalivePingsAreTolerated(t *testing.T) {
 	r := start(t, Options{})
 	c := rawDial(t, r.GRPCAddr)
-	const pings = 20 // two strikes are forgiven
+	const pings = 20 // two strikes are tolerated
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for n := range pings {

@@ -315,8 +315,7 @@ func TestNoIDWithoutTheStore(t *testing.T) {
 	}
 }
 
-// kuadrantCall sends a message of Kuadrant's service as bytes, and returns the fields of the answer that are integers
-// or texts.
+// kuadrantCall sends a message of Kuadrant's service as bytes, and returns the integer and text fields of the answer.
 func kuadrantCall(t *testing.T, conn *grpc.ClientConn, method string, message []byte) (map[protowire.Number]any, error) {
 	t.Helper()
 	var answer []byte
@@ -340,7 +339,7 @@ func kuadrantCall(t *testing.T, conn *grpc.ClientConn, method string, message []
 	return fields, nil
 }
 
-// kuadrantRequest is the part that all its requests have: a domain and a descriptor.
+// kuadrantRequest is the common part of all requests: a domain and a descriptor.
 func kuadrantRequest(key string) []byte {
 	b := appendString(nil, 1, "llm")
 	return appendNested(b, 2, func(b []byte) []byte {
@@ -419,7 +418,7 @@ func TestKuadrant(t *testing.T) {
 	}
 	left("tokens", 700)
 
-	// A policy whose conditions are false leaves no entries: nothing is limited.
+	// A policy whose conditions are false sends no entries, so nothing is limited.
 	for _, method := range []string{"CheckRateLimit", "Report", "Reserve", "Commit"} {
 		call(method, kuadrantRequest(""))
 		call(method, appendString(nil, 1, "llm"))

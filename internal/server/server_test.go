@@ -141,7 +141,7 @@ func TestNewFailsWhereAPortIsTaken(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), which) || !strings.Contains(err.Error(), taken.Addr().String()) {
 				t.Fatalf("error %v does not say what and where", err)
 			}
-			for other, addr := range addrs { // nothing stays open behind the error
+			for other, addr := range addrs { // nothing stays open after the error
 				if other == which {
 					continue
 				}
@@ -332,7 +332,7 @@ func TestStopTurnsHealthRedAndStillAnswersDuringDrainDelay(t *testing.T) {
 	if m, err := watch.Recv(); err != nil || m.GetStatus() != healthv1.HealthCheckResponse_NOT_SERVING {
 		t.Fatalf("Watch after stop: %v, %v", m, err)
 	}
-	r.SetServing(true) // who does not know of the stop yet
+	r.SetServing(true) // does not know of the stop yet
 	if code, _ := get(t, r.HTTPAddr, "/healthcheck"); code != http.StatusInternalServerError {
 		t.Errorf("/healthcheck: %d", code)
 	}

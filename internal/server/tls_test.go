@@ -112,7 +112,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	s.volume.Swap(t, content("second"))
 	s.logged(t, "read again", 1)
 	expect(nil, "second")
-	expect(open, "first") // a connection that is open stays
+	expect(open, "first") // an open connection stays
 
 	bad := content("third")
 	bad["tls.key"] = content("other")["tls.key"]
@@ -234,14 +234,14 @@ func TestUnfinishedHandshakes(t *testing.T) {
 	first := from()
 	var r recorded
 	_ = tls.Client(&r, config).Handshake()
-	const silent, most = 700, 256 // most: of one address
+	const silent, most = 700, 256 // most is the bound for one address
 	for range silent {
 		c, err := net.Dial("tcp", s.GRPCAddr.String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = c.Close() })
-		_, _ = c.Write(r.first) // it may have made room already
+		_, _ = c.Write(r.first) // it may already have been replaced
 	}
 	for range 20 {
 		if _, err := s.ask(t, config); err != nil {

@@ -98,8 +98,7 @@ func TestSetAsideFromAnOlderLease(t *testing.T) {
 	})
 }
 
-// A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could be larger than the
-// bucket.
+// A bucket refills while permits are dormant, so these permits expire. Otherwise a burst could exceed the bucket.
 func TestPermitsOfABucketWearOff(t *testing.T) {
 	racetest.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ var noon = time.Unix(1_800_000_000, 0) // a boundary of minutes
 
 func ms(n float64) time.Time { return noon.Add(time.Duration(n * float64(time.Millisecond))) }
 
-// hot is a counter under a limit of 1200 a minute, asked for at noon with the lease's longest life.
+// hot returns a counter under a limit of 1200 a minute, created at noon with the longest life of a lease.
 func hot(t *testing.T, l descriptor.Limit) *hotCounter {
 	t.Helper()
 	if l.Requests == 0 {
@@ -106,7 +106,7 @@ func TestRefilled(t *testing.T) {
 	}
 }
 
-// A permit may be used only while both clocks say so: the monotonic one, and the one on the wall.
+// A permit may be used only until both the monotonic clock and the wall clock have reached its end.
 func TestBeforeOnBothClocks(t *testing.T) {
 	now := time.Now()
 	wall := now.Round(0) // without a monotonic reading
@@ -128,7 +128,7 @@ func TestBeforeOnBothClocks(t *testing.T) {
 	}
 }
 
-// Clocks may run apart by one part in a thousand.
+// Clocks may drift apart by one part in a thousand.
 func TestClocksRunApart(t *testing.T) {
 	for d, want := range map[time.Duration][2]time.Duration{
 		0: {-1, 1}, 999: {998, 1000}, time.Second: {time.Second - time.Millisecond - 1, time.Second + time.Millisecond + 1},
@@ -139,7 +139,7 @@ func TestClocksRunApart(t *testing.T) {
 	}
 }
 
-// Permits of one limit do not serve takes under another one.
+// Permits of one limit are not used for takes under another one.
 func TestALeaseIsOfOneLimit(t *testing.T) {
 	c := hot(t, descriptor.Limit{})
 	same := c.rule
@@ -216,7 +216,7 @@ func TestLifeOfPermitsOfOthers(t *testing.T) {
 	if k.alive(ms(499.4)) != 10 || k.alive(ms(499.5)) != 0 || k.unused(ms(450)) != 10 {
 		t.Error("permits of a bucket may not be used for half a second")
 	}
-	k.boundary = ms(100) // means nothing for a bucket
+	k.boundary = ms(100) // no meaning for a bucket
 	k.hold(10, noon)
 	if k.alive(ms(300)) != 10 {
 		t.Error("permits of a bucket end with a window")
@@ -237,7 +237,7 @@ func TestLifeOfPermitsOfOthers(t *testing.T) {
 	}
 }
 
-// Permits that are worth nothing any more are dropped.
+// Worthless permits are dropped.
 func TestExpire(t *testing.T) {
 	k := hot(t, descriptor.Limit{})
 	k.boundary = ms(60_000)
@@ -265,7 +265,7 @@ func TestWants(t *testing.T) {
 		rate      float64
 		remaining int64
 		replicas  int
-		boundary  float64 // ms after now; 0: none known
+		boundary  float64 // ms after now; 0 if unknown
 		want      int64
 	}{
 		{"half of what is used in half a second", 100, 1200, 1, 0, 25},
@@ -317,7 +317,7 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// The rate is an average over a lease's life, which is looked at eight times in that life.
+// The rate is an average over a lease's life, updated eight times in that life.
 func TestRateOfUse(t *testing.T) {
 	k := hot(t, descriptor.Limit{})
 	k.rate, k.count = 100, 30
@@ -331,7 +331,7 @@ func TestRateOfUse(t *testing.T) {
 	}
 }
 
-// A lease that was used up in a quarter of its life is followed by one of twice its size, while its life lasts.
+// A lease that is used up in a quarter of its life is followed, within that life, by one of twice its size.
 func TestALeaseThatWasTooSmall(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -399,8 +399,8 @@ func TestSawAnAnswer(t *testing.T) {
 	}
 }
 
-// Two answers are of one window if it ends at the same time, but for a trip and clocks that run apart by a thousandth
-// on each side.
+// Two answers are from the same window if it ends at the same time, give or take a trip and clocks that drift apart by
+// a thousandth on each side.
 func TestSameWindow(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -424,7 +424,7 @@ func TestSameWindow(t *testing.T) {
 	}
 }
 
-// How many permits of the lease before still count when the store answers another question.
+// How many permits of the previous lease still count when the store answers another question.
 func TestPermitsThatStillCount(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -459,11 +459,11 @@ func TestPermitsThatStillCount(t *testing.T) {
 	}
 }
 
-// A counter is hot after four takes within a lease's life. Others may use its place when that time is over, or if it
-// lies in the future because the clock was set back.
+// A counter is hot after four takes within a lease's life. Other counters may use its slot after that time, or if the
+// time is in the future because the clock was set back.
 func TestHeat(t *testing.T) {
 	sh := &shard{}
-	const one, other = 1 << 32, 2 << 32 // two counters with one place
+	const one, other = 1 << 32, 2 << 32 // two counters with the same slot
 	tau := 100 * time.Millisecond
 	for i, c := range []struct {
 		hash uint64

@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// overseas are leases of a store in memory that stands for another region.
+// overseas are leases of a store in memory that represents another region.
 type overseas struct {
 	*Leases
 	t      testing.TB
@@ -42,7 +42,7 @@ func perWindow(t testing.TB, n uint64, unit descriptor.Unit) *descriptor.Limit {
 	return l
 }
 
-// ask asks for a hit of each key, all of one descriptor, and reports whether all are allowed.
+// ask requests a hit of each key, all in one descriptor, and reports whether all are allowed.
 func (d *overseas) ask(origin *backend.Origin, limits map[string]*descriptor.Limit) (allowed bool) {
 	d.t.Helper()
 	r := backend.Request{Outcomes: make([]backend.Outcome, len(limits))}
@@ -57,7 +57,7 @@ func (d *overseas) ask(origin *backend.Origin, limits map[string]*descriptor.Lim
 
 var here = &backend.Origin{Domain: "d", Entries: []descriptor.Entry{{Key: "k", Value: "v"}}}
 
-// leased asks for a key so often that it is hot, and reports whether permits of it are held.
+// leased requests a key until it is hot, and reports whether permits of it are held.
 func (d *overseas) leased(key string, l *descriptor.Limit) bool {
 	for range 4 {
 		d.ask(here, map[string]*descriptor.Limit{key: l})
@@ -70,8 +70,8 @@ func (d *overseas) held(key string, l *descriptor.Limit) int64 {
 	return d.unused(&backend.Take{Key: []byte(key), Limit: l}, time.Now())
 }
 
-// Counters that are used a few times and never again take the places of others for half a minute, not for the length of
-// their window. No timer keeps them in memory.
+// Counters that are used a few times and never again occupy places for half a minute, not for the length of their
+// window. No timer keeps them in memory.
 func TestFarCountersMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 8

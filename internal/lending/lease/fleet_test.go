@@ -22,7 +22,7 @@ type distant struct {
 	store       backend.Store
 	there, back time.Duration
 	skew        time.Duration // offset of the store's clock
-	drift       float64       // how much faster the store's clock runs
+	drift       float64       // relative drift of the store's clock
 
 	// nil if no call fails; a call that fails after the store has carried it out is ambiguous
 	fail func() (before, after bool)
@@ -183,7 +183,7 @@ func (f *fleet) permits() int64 {
 	return n
 }
 
-// violations returns how many of the admitted takes the limit alone denies, deciding them in their order.
+// violations returns how many of the admitted takes the limit alone would deny, deciding them in order.
 func violations(l *descriptor.Limit, admitted []admission) int {
 	slices.SortStableFunc(admitted, func(a, b admission) int { return cmp.Compare(a.at.UnixNano(), b.at.UnixNano()) })
 	var s backend.State

@@ -348,8 +348,8 @@ func TestWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
-// Permits of all counters are dropped when any of them may have been cleared, and those of one limit are not shown
-// under another.
+// Permits of all counters are dropped when any of them may have been cleared. Those of one limit are not shown under
+// another.
 func TestVoidAllDropsAllPermits(t *testing.T) {
 	all, _, k := holding(t, descriptor.Limit{}, 10)
 	other := k.rule
@@ -364,7 +364,7 @@ func TestVoidAllDropsAllPermits(t *testing.T) {
 	all.counts.counted(t, "all counters", 0, 0, 0, 10)
 }
 
-// Acquisitions that a panic left open end: other takes neither wait for them nor find them.
+// Acquisitions left open by a panic end: other takes neither wait for them nor find them.
 func TestBreakOffEndsAcquisitions(t *testing.T) {
 	_, sh, k := holding(t, descriptor.Limit{}, 10)
 	f := &fetch{done: make(chan struct{})}
@@ -419,7 +419,7 @@ func TestWhatGoesToTheStore(t *testing.T) {
 	}
 }
 
-// permits is the number of permits that are held and not used.
+// permits returns the number of unused permits.
 func (l *Leases) permits() int64 {
 	n := int64(0)
 	for i := range l.shards {

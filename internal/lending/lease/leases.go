@@ -55,7 +55,7 @@ type Leases struct {
 
 type shard struct {
 	mu sync.Mutex
-	// by the counter's key; `lease` is the same in all rules of a counter, but their limits may differ
+	// counters by key; `lease` is the same in all rules of a counter, but their limits may differ
 	counters map[string]*hotCounter
 	heat     [heatSlots]heat
 }

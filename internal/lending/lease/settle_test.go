@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// holding returns leases with one hot counter, "k", under a limit of 1200 a minute, which holds permits since noon.
+// holding returns leases with one hot counter, "k", under a limit of 1200 a minute, with permits held since noon.
 func holding(t *testing.T, l descriptor.Limit, permits int64) (*Leases, *shard, *hotCounter) {
 	t.Helper()
 	k := hot(t, l)
@@ -48,12 +48,12 @@ func TestTheStoreAnswersATake(t *testing.T) {
 		name                    string
 		p                       forwardedTake
 		o                       backend.Outcome
-		denied                  bool // the group
-		countDenied, counts     bool // the request says so; the rule says so
+		denied                  bool // the group was denied
+		countDenied, counts     bool // count_denied in the request, and in the rule
 		before, after           int64
 		pool                    int64 // permits in the pool: 10, less those set aside
 		used, returned, expired int64
-		rate                    int64 // hits that count for the rate of use
+		rate                    int64 // hits that count towards the rate of use
 	}{
 		{"allowed", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Allowed: true, Before: 100, Used: 103}, false, false, false, 90, 97, 6, 4, 0, 0, 7},
 		{"allowed, but another of its group is not", forwardedTake{hits: 7, aside: 4, unused: 10}, backend.Outcome{Allowed: true, Before: 100, Used: 100}, true, false, false,
@@ -122,7 +122,7 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
 		ctx                   context.Context //nolint:containedctx // context of the case
-		live                  bool            // 10 permits could still be used
+		live                  bool            // 10 permits were still usable
 		others                int64           // permits that other calls returned since
 		hits, ask             int64
 		o                     backend.Outcome
@@ -133,7 +133,7 @@ func TestTheStoreAnswersAnAcquisition(t *testing.T) {
 		generation            uint64
 		leased, used, expired int64
 		granted, denied, lost int64
-		shared                bool // those that wait share the error
+		shared                bool // the waiting takes share the error
 	}{
 		{name: "granted", live: true, hits: 2, ask: 30, o: backend.Outcome{Allowed: true, Before: 100, Used: 130, ResetAfter: time.Minute},
 			answered: true, pool: 38, generation: 2, leased: 30, used: 2, granted: 1},
@@ -253,8 +253,8 @@ func TestWhatATakeAsksFor(t *testing.T) {
 	}
 }
 
-// Takes that leases cannot answer go to the store: groups ask for fewer hits by the permits of the lease, refunds give
-// them back too, and peeks count them as unused.
+// Takes that leases cannot answer go to the store: groups ask for fewer hits by the permits of the lease, refunds
+// return them too, and peeks count them as unused.
 func TestWhatLeasesCannotAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -303,7 +303,7 @@ func TestWhatLeasesCannotAnswer(t *testing.T) {
 	}
 }
 
-// Permits that were set aside and not used return to their lease. To another one they do not.
+// Permits that were set aside and not used return to their lease, but not to another one.
 func TestPermitsReturnToTheirLease(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -411,7 +411,7 @@ func TestADeniedLeaseIsFollowedByTheTake(t *testing.T) {
 	}
 }
 
-// Buckets are counted under their tightened limit before they are hot, too.
+// Buckets are counted under their tightened limit even before they are hot.
 func TestColdBucketsAreTightened(t *testing.T) {
 	for hits, allowed := range map[int64]bool{1190: true, 1191: false} {
 		all, _, k := holding(t, descriptor.Limit{Requests: 1200, Window: window(1, descriptor.Minute), Algorithm: descriptor.TokenBucket}, 0)
@@ -422,7 +422,7 @@ func TestColdBucketsAreTightened(t *testing.T) {
 	}
 }
 
-// One dormant permit is asked about like many, and revived by the denial of another lease.
+// A single dormant permit is treated like many: it is part of the question, and revived by the denial of another lease.
 func TestOneDormantPermit(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 1)
 	call := all.calls.Get().(*forwarded)
@@ -437,7 +437,7 @@ func TestOneDormantPermit(t *testing.T) {
 	}
 }
 
-// After a call nothing is led any more, and a second one is made in the same way.
+// After a call it leads no acquisitions. A second call works the same way.
 func TestACallAfterACall(t *testing.T) {
 	all, sh, k := holding(t, descriptor.Limit{}, 10)
 	k.rate, k.since = 100, ms(100)
@@ -457,7 +457,7 @@ func TestACallAfterACall(t *testing.T) {
 	}
 }
 
-// Calls learn how late timers are.
+// Calls measure how late timers are.
 func TestTimersLearn(t *testing.T) {
 	var l timers
 	if l.now(noon) != 0 {

@@ -39,7 +39,7 @@ func TestRunGivesBack(t *testing.T) {
 				time.Sleep(2 * time.Second) //nolint:forbidigo // virtual time
 				worn := int64(0)
 				if l.Algorithm == descriptor.TokenBucket {
-					worn = 1 // refilled in the seconds that a refund may take
+					worn = 1 // refilled in the time that a refund may take
 				}
 				if stranded := f.store.hits.Load() - f.total(); f.permits() != 0 || stranded != worn || r.counts.returned.Load() == 0 {
 					t.Errorf("two seconds later %d permits are held and %d were not given back", f.permits(), stranded)
@@ -96,7 +96,7 @@ func TestNothingIsGivenBackLate(t *testing.T) {
 	})
 }
 
-// Cold counters cost nothing, however many there are. Hot counters are leased, up to a maximum number.
+// Any number of cold counters costs nothing. Hot counters are leased, up to a maximum number.
 func TestColdCountersAndTheBound(t *testing.T) {
 	racetest.Sequential(t)
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: window(1, descriptor.Minute)})

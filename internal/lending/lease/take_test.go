@@ -74,7 +74,7 @@ func TestAloneDecidesAsTheStoreDoes(t *testing.T) {
 					want := backend.Request{Takes: takes, Outcomes: make([]backend.Outcome, len(takes)), Together: q.together}
 					now := time.Now()
 					if l.Algorithm != descriptor.FixedWindow && now.Sub(f.store.start) > 59*time.Second {
-						return // unused permits of one window weigh on the next one
+						return // unused permits of one window affect the next one
 					}
 					if err := errors.Join(backend.Await(context.Background(), f.replicas[0], now, &got), backend.Await(context.Background(), central, now, &want)); err != nil {
 						fail = err.Error()
@@ -255,7 +255,7 @@ func TestAcquisitionWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Denied answers come from the store. Until then, remaining falls with every take.
+// Denials come from the store. Until then, remaining falls with every take.
 func TestOutcomesAreInOrder(t *testing.T) {
 	for name, l := range limits(t, 1000, window(1, descriptor.Minute)) {
 		t.Run(name, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestOutcomesAreInOrder(t *testing.T) {
 	}
 }
 
-// After a reload with another number, permits leased under the old limit are not used: also if the new limit is too
+// After a reload with another number, permits leased under the old limit are not used, even if the new limit is too
 // small for leases.
 func TestAnotherLimitIsNotServedFromTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -357,7 +357,7 @@ func TestWhatCannotBeLeased(t *testing.T) {
 			})
 		})
 	}
-	// A log that counts denied hits: each hit moves the end of the others.
+	// A log that counts denied hits: each hit delays the expiry of the others.
 	l := leased(t, descriptor.Limit{Requests: 1000, Window: minute, Algorithm: descriptor.SlidingLog})
 	if m := termsOf(&backend.Take{Limit: l, CountDenied: true}, 1); m.Kind != backend.NoPermits {
 		t.Errorf("%+v", m)

@@ -78,7 +78,7 @@ func rotating(n int, every time.Duration) func(time.Duration) []float64 {
 	return func(at time.Duration) []float64 { return all[int(at/every)%n] }
 }
 
-// Leases save round trips and hold back little of the limit.
+// Leases save round trips and withhold little of the limit.
 func TestTripsAndUse(t *testing.T) {
 	second, minute := window(1, descriptor.Second), window(1, descriptor.Minute)
 	for _, c := range []struct {

@@ -25,7 +25,7 @@ type slow struct {
 	calls []call
 }
 
-// call is one that the store got.
+// call is a call that the store received.
 type call struct {
 	now  time.Time
 	hits int64 // hits of the first take

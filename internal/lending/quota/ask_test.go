@@ -76,7 +76,7 @@ func TestHoldsWhatClientsMayUse(t *testing.T) {
 	k.is("the burst that is held when all has expired", a.HeldBurst, 6) // more than 50 were never held or saved
 }
 
-// Newcomers together count with a quarter of the limit, in proportion to how many they are.
+// Newcomers together count with a quarter of the limit, in proportion to their number.
 func TestDemandOfNewcomers(t *testing.T) {
 	k := kit{t, NewSharedBucket(start, hundred)}
 	k.b.Join(start).Measured(20)
@@ -86,7 +86,7 @@ func TestDemandOfNewcomers(t *testing.T) {
 	k.is("the demand", k.b.Ask(start, "k").Demand, 20+3*100.0/4/4)
 }
 
-// Claims are added up, up to the whole limit. The age is that of the oldest.
+// Claims are added up, at most to the whole limit. The age is that of the oldest.
 func TestAsksForClaims(t *testing.T) {
 	for _, c := range []struct {
 		rates []float64
@@ -136,7 +136,7 @@ func TestAClaimEnds(t *testing.T) {
 	}
 	k, _ = claim()
 	k.b.Ask(after(1), "k")
-	k.b.Claim(after(2), k.b.Join(after(2)), 7) // the store does not know this one
+	k.b.Claim(after(2), k.b.Join(after(2)), 7) // unknown to the store
 	k.b.Answer(after(3), Share{})
 	k.is("the rate that is claimed when nothing can be claimed any more", k.b.Ask(after(3), "k").ClaimRate, 7)
 	k, _ = claim()
@@ -163,7 +163,7 @@ func TestGrants(t *testing.T) {
 	k.is("its tokens", y.burst(), 3)
 	k.is("what is still claimed", k.b.Ask(after(3), "k").ClaimRate, 45)
 	share.ClaimedRate, share.ClaimedBurst, share.Rate, share.Burst = 15, 0, 60, 9
-	k.b.Answer(after(3), share) // 30 and 15 are missing: 10 and 5 come
+	k.b.Answer(after(3), share) // 30 and 15 are missing: 10 and 5 arrive
 	k.out(60, 9, 0)
 	k.is("the part of the first", x.rate(), 40)
 	k.is("the part of the second", y.rate(), 20)

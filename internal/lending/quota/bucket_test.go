@@ -122,7 +122,7 @@ func TestNothingToDivide(t *testing.T) {
 	k.true("a single token is handed out", x.Held.MaxTokens == 1)
 }
 
-// A plan after a report is worth making while a subscriber waits, has nothing, or has not confirmed that it was
+// A plan after a report may change something while a subscriber waits, has nothing, or has not confirmed that it was
 // lowered.
 func TestWhatAReportMayChange(t *testing.T) {
 	k := newKit(t, hundred, 100)
@@ -150,7 +150,7 @@ func TestWhatAReportMayChange(t *testing.T) {
 	k.true("without subscribers", !k.b.NeedsPlan())
 }
 
-// An assignment is renewed after half its time. The first one of all counts.
+// An assignment is renewed after half its TTL. Renewal returns the first time of all.
 func TestRenewal(t *testing.T) {
 	k := newKit(t, hundred, 100)
 	k.true("nothing is to be renewed at first", k.b.Renewal().IsZero())
@@ -221,7 +221,7 @@ func TestLeave(t *testing.T) {
 	k.out(0, 0, 2*(40-0.2))
 }
 
-// A subscriber that held nothing leaves nothing.
+// A subscriber that held nothing leaves no loss.
 func TestLeaveWithNothing(t *testing.T) {
 	k := newKit(t, hundred, 100)
 	s := k.b.Join(start)
@@ -315,7 +315,7 @@ func TestSaves(t *testing.T) {
 	}
 }
 
-// Tokens that a client lost are not saved while clients have all that there may be.
+// Tokens that a client lost are not saved while clients already hold the whole burst.
 func TestSavesNoMoreThanTheShare(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	s := k.client(98, 88, 10)

@@ -13,14 +13,14 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota"
 )
 
-// fate is what happens to a client during a day, in order. It happens to all its buckets.
+// fate is the list of a client's events of a day, in order. They affect all its buckets.
 type fate struct {
 	at   time.Duration
 	what int // a case of world.befall
 }
 
-// TestDay lets 1,000 clients share many buckets for a day of virtual time: 10,000 with RATELIMITD_SOAK, else some of
-// them.
+// TestDay lets 1,000 clients share many buckets for a day of virtual time: 10,000 buckets with RATELIMITD_SOAK,
+// otherwise some of them.
 func TestDay(t *testing.T) {
 	buckets := 20
 	if os.Getenv("RATELIMITD_SOAK") != "" {
@@ -54,7 +54,7 @@ func TestDay(t *testing.T) {
 	t.Logf("%d buckets, %d requests passed", buckets, requests.Load())
 }
 
-// day is the day of one bucket. It returns how many requests passed.
+// day simulates the day of one bucket. It returns the number of passed requests.
 func day(t *testing.T, seed uint64, fates [][]fate) int64 {
 	r := rand.New(rand.NewPCG(seed, 3))
 	l := quota.Rate{PerSecond: math.Pow(10, -2+r.Float64()*5)}
@@ -95,12 +95,12 @@ func day(t *testing.T, seed uint64, fates [][]fate) int64 {
 // befall changes a client in a random way, and returns the client that takes its place.
 func (w *world) befall(e *envoy, what int) *envoy {
 	switch what {
-	case 0: // it is killed, and another one comes
+	case 0: // it is killed, and another one arrives
 		w.leave(e)
 		return w.join(e.Demand)
 	case 1: // its stream breaks
 		return w.reconnect(e)
-	default: // it hangs, or works again
+	default: // it hangs, or recovers
 		e.hung = !e.hung
 		e.outbox = nil // a report takes less than a step of this world
 		return e

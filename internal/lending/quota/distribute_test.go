@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// client adds a subscriber that holds a token bucket, and whose demand is known.
+// client adds a subscriber with a token bucket, whose demand is known.
 func (k kit) client(rate float64, tokens uint32, demand float64) *Subscriber {
 	s := k.b.Join(start.Add(time.Duration(len(k.b.subscribers)))) // one after the other
 	s.reported, s.heard = start, start
@@ -116,7 +116,7 @@ func TestLacks(t *testing.T) {
 	}
 }
 
-// A client that has more than its part is lowered to it only if others lack that, by more than 2 % of the rate.
+// A client with more than its part is lowered to it only if others lack that, by more than 2% of the rate.
 func TestLowers(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -246,7 +246,7 @@ func TestRaises(t *testing.T) {
 	}
 }
 
-// Clients that have least are raised first.
+// Clients with the lowest rate are raised first.
 func TestRaisesTheLeastFirst(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	x, y := k.client(10, 20, 100), k.client(0, 0, 100)
@@ -257,7 +257,7 @@ func TestRaisesTheLeastFirst(t *testing.T) {
 	k.holds(y, 10, 44)
 }
 
-// One that waits for its first token keeps the bucket waiting, even if others get one after it.
+// A client that waits for its first token keeps the bucket waiting, even if others after it get one.
 func TestOneStillWaits(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	k.client(0, 0, 10)
@@ -392,7 +392,7 @@ func TestOthersKeepTheirRateWhileOneClaims(t *testing.T) {
 	k.holds(x, 49, 40)
 }
 
-// A hung client and one whose assignment is about to expire hold nothing from then on.
+// A hung client and one whose assignment is about to expire are denied from then on.
 func TestWhoGetsNothing(t *testing.T) {
 	k := newKit(t, hundred, 0)
 	x, y := k.client(40, 20, 10), k.client(40, 20, 10)
@@ -405,7 +405,7 @@ func TestWhoGetsNothing(t *testing.T) {
 
 	k = newKit(t, hundred, 0)
 	x = k.client(98, 88, 10)
-	x.reports = 0 // it is not taken for hung
+	x.reports = 0 // does not count as hung
 	k.b.Plan(after(29 - 1e-9))
 	k.true("an assignment is renewed before it lapses", x.Held.Kind == Tokens)
 	x.Sent(start)
@@ -414,7 +414,7 @@ func TestWhoGetsNothing(t *testing.T) {
 }
 
 // If there are too few tokens or too little rate for all, clients with demand and newcomers take turns, in the order in
-// which they came: 15 s each, or as long as two tokens take, but no longer than a million seconds.
+// which they joined: 15 s each, or the time to refill two tokens, but at most a million seconds.
 func TestTurns(t *testing.T) {
 	in := func(k kit, seconds float64) (chosen string) {
 		k.b.choose(after(seconds))
@@ -427,7 +427,7 @@ func TestTurns(t *testing.T) {
 	}
 	join := func(k kit, name string, demand float64) *Subscriber {
 		s := k.client(0, 0, demand)
-		s.heard = after(1e9) // none is taken for hung
+		s.heard = after(1e9) // none counts as hung
 		s.Owner = name
 		return s
 	}
@@ -481,7 +481,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Whose turn it is not, that lets nothing pass.
+// A client is denied outside of its turn.
 func TestNotItsTurn(t *testing.T) {
 	k := newKit(t, Rate{PerSecond: 100, Burst: 1, Interval: 10 * time.Second}, 1)
 	x, y := k.client(0, 0, 1), k.client(0, 0, 1)
@@ -492,7 +492,7 @@ func TestNotItsTurn(t *testing.T) {
 	k.b.Report(after(15), y, 0, 1)
 	k.plan(15)
 	k.holds(x, 0, 0)
-	k.holds(y, 0, 0) // the token is still out
+	k.holds(y, 0, 0) // the token is still in use
 	k.true("the bucket waits for a token", k.b.NeedsPlan())
 	k.b.Report(after(16), x, 0, 0)
 	k.plan(16) // the client has used it, so another one has to be saved

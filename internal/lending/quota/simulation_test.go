@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/envoymodel"
 )
 
-// envoy is a client whose messages take a while.
+// envoy is a client with delayed messages.
 type envoy struct {
 	envoymodel.Client
 	hung bool // it neither reads nor reports, but decides
@@ -44,7 +44,7 @@ func (e *envoy) step(now time.Time, dt time.Duration) {
 	e.Step(now, dt)
 }
 
-// world is a bucket with clients, messages under way, and a virtual clock.
+// world is a bucket with clients, messages on their way, and a virtual clock.
 type world struct {
 	b       *quota.Bucket
 	now     time.Time
@@ -55,7 +55,7 @@ type world struct {
 
 	tick     time.Duration
 	delay    time.Duration // longest delay of a message: half of a round trip in the bucket's model
-	buried   float64       // requests that clients passed which are forgotten
+	buried   float64       // passed requests of forgotten clients
 	messages int
 }
 
@@ -71,7 +71,7 @@ func (w *world) join(demand float64) *envoy {
 	return e
 }
 
-// leave cuts a client off from the server. The client still decides with the assignment that it holds.
+// leave disconnects a client from the server. The client still decides with its assignment.
 func (w *world) leave(e *envoy) {
 	w.b.Leave(w.now, e.sub)
 	w.envoys = slices.DeleteFunc(w.envoys, func(x *envoy) bool { return x == e })
@@ -138,7 +138,7 @@ func (w *world) admitted() (sum float64) {
 	return sum
 }
 
-// bound checks that in no time more passes than the burst and the rate allow: with the level of a bucket of that size.
+// bound checks that never more passes than the burst and the rate allow. It uses the level of a bucket of that size.
 type bound struct {
 	l     quota.Rate
 	level float64
@@ -254,7 +254,7 @@ func TestFairAndUsed(t *testing.T) {
 				for i, e := range all {
 					got := (e.Passed - before[i]) / span.Seconds()
 					sum += got
-					if wants[i]*span.Seconds() >= 20 && got < 0.7*fair[i]-2/span.Seconds() { // fewer say little
+					if wants[i]*span.Seconds() >= 20 && got < 0.7*fair[i]-2/span.Seconds() { // too few requests for a measurement
 						t.Errorf("client %d of %v got %.3g, its fair part is %.3g: %+v", i, demands, got, fair[i], e.Held)
 					}
 				}

@@ -18,8 +18,8 @@ func tokensOf(rate float64, tokens uint32) Assignment {
 	return Assignment{Kind: Tokens, TTL: 30 * time.Second, Fill: uint32(10 * rate), Interval: 10 * time.Second, MaxTokens: tokens}
 }
 
-// The demand is measured over a second at least, and until 20 requests or 30 s or 4 requests more or fewer than
-// expected make it certain. A rise counts for 0.8, a fall for 0.7 or, of few requests, less.
+// The demand is measured over at least a second. The measurement ends after 20 requests, after 30 s, or when there are
+// 4 requests more or fewer than expected. A rise is weighted with 0.8, a fall with 0.7, or less for few requests.
 func TestDemand(t *testing.T) {
 	type step struct {
 		seconds float64
@@ -88,7 +88,7 @@ func TestActive(t *testing.T) {
 	}
 }
 
-// A client is taken for hung if two reports and more are missing: at least 12 s. One that has never reported is not.
+// A client counts as hung if more than two reports are missing: at least 12 s. One that has never reported does not.
 func TestSilent(t *testing.T) {
 	for _, c := range []struct{ gap, silent float64 }{{1, 12}, {5, 12}, {10, 24}} {
 		s := told()
@@ -103,7 +103,7 @@ func TestSilent(t *testing.T) {
 	}
 }
 
-// From a second before a token bucket expires nothing may be written to its client: it could arrive after the expiry.
+// From a second before a token bucket expires, nothing may be written to its client: it could arrive after the expiry.
 func TestLapses(t *testing.T) {
 	s := told()
 	if s.lapses(after(29).Add(-1)) || !s.lapses(after(29)) || !s.lapses(after(100)) {
@@ -123,8 +123,8 @@ func TestLapses(t *testing.T) {
 	}
 }
 
-// The largest assignment counts that a client may still use: an earlier one until a report comes a second after a later
-// one was written.
+// The largest assignment that a client may still use counts: an earlier one until a report arrives at least a second
+// after a later one was written.
 func TestConfirm(t *testing.T) {
 	s := told()
 	largest := func(what string, rate, tokens float64) {
@@ -196,7 +196,7 @@ func TestSettle(t *testing.T) {
 	if s.rate() != 5 || s.Held != tokensOf(5, 10) {
 		t.Errorf("of an assignment that was not written and an earlier one that has expired, a client holds %g per second", s.rate())
 	}
-	s.tell(tokensOf(4, 10)) // nor was the one before written
+	s.tell(tokensOf(4, 10)) // neither was the previous one written
 	s.settle(after(1000))
 	if s.rate() != 5 {
 		t.Errorf("of two assignments that were not written, a client may use %g per second, want 5", s.rate())

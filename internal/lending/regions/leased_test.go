@@ -115,7 +115,7 @@ func (r *replica) quick() (limiter.Code, bool) {
 	return d.Code, time.Since(began) == 0
 }
 
-// A block at the home acts on permits within a second and a trip, and so does its end. Answers from permits have the
+// A block at the home affects permits within a second and a trip, and so does its end. Answers from permits have the
 // home's numbers.
 func TestChangesAtHomeVoidPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -101,7 +101,7 @@ func TestHitsThatNeverFit(t *testing.T) {
 			nextMinute()
 			us := w.in("us")
 			denied := func(hits int64, pair, what string) {
-				_, _ = us.within(20*time.Millisecond, hits, pair) // it leaves before the answer comes
+				_, _ = us.within(20*time.Millisecond, hits, pair) // it gives up before the answer arrives
 				pass(w.trip)
 				calls, unanswered := w.calls.Load(), 0
 				for range 6000 { // five minutes
@@ -275,7 +275,7 @@ func TestRulesDiffer(t *testing.T) {
 	})
 }
 
-// A lost answer: the hits stay counted, and nothing is sent twice.
+// After a lost answer, the hits stay counted, and nothing is sent twice.
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -359,7 +359,7 @@ descriptors:
 			}
 		}
 		ap.wants(0, "far=a", limiter.OK, 7)
-		ap.wants(7, "far=a", limiter.OK, 0) // the trial limit has denied, and has no say
+		ap.wants(7, "far=a", limiter.OK, 0) // the trial limit has denied, without effect
 		ap.wants(1, "far=a", limiter.OverLimit, 0)
 	})
 }
@@ -388,7 +388,7 @@ descriptors:
 	})
 }
 
-// Hits that have passed already are charged at the home, whether or not they fit.
+// Hits that have already passed are charged at the home even if they do not fit.
 func TestSettledHits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, perMinute, "eu us", 1)
@@ -451,7 +451,7 @@ func TestHostileQueries(t *testing.T) {
 	})
 }
 
-// Lists of regions that cannot be.
+// Invalid lists of regions.
 func TestNew(t *testing.T) {
 	names := make([]string, 65)
 	for i := range names {

@@ -17,7 +17,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 300, algorithm: sliding_window, regions: {mode: eventual}}
 `
 
-// demand lets each of the regions take a hit each tenth of a second for a while. It returns how many passed in each.
+// demand lets each of the regions take a hit every tenth of a second for a while. It returns the passed hits of each.
 func (w *world) demand(d time.Duration, pair string, names ...string) map[string]int64 {
 	passed := make(map[string]int64)
 	for end := time.Now().Add(d); time.Now().Before(end); pass(100 * time.Millisecond) {
@@ -89,7 +89,7 @@ func TestTalliesOfARegionThatIsCutOff(t *testing.T) {
 		passed := w.demand(5*time.Second, "fixed=x", "a", "b", "c") // 150 are left
 		w.setCut("c", true)
 		later := w.demand(40*time.Second, "fixed=x", "a", "b", "c")
-		// Until a region is found to be silent, the sides do not know of each other.
+		// Until a region counts as silent, neither side notices the cut.
 		if all := sum(passed) + sum(later); float64(all) > 300+3*unseenAt+unseenAt || all < 270 {
 			t.Errorf("%d of 300 passed, %v and %v after the cut", all, passed, later)
 		}

@@ -36,7 +36,7 @@ type world struct {
 
 	mu   sync.Mutex
 	cut  map[string]bool // regions without any connection to the others
-	lost bool            // answers are
+	lost bool            // answers are lost
 }
 
 // replica is one replica of a region.
@@ -45,7 +45,7 @@ type replica struct {
 	w     *world
 	name  string
 	store *regions.Store
-	stop  func() // and wait until it has stopped
+	stop  func() // stops the replica, and waits for that
 }
 
 // newWorld creates regions whose replicas all have the same rules. Its test must run in a bubble of synctest.
@@ -87,7 +87,7 @@ func newWorld(t *testing.T, rules string, names string, replicas int) *world {
 	return w
 }
 
-// load puts rules into force.
+// load activates rules.
 func (r *replica) load(rules string) {
 	r.w.t.Helper()
 	tree, errs := config.Compile([]config.File{{Name: "rules.yaml", Data: []byte(rules)}}, config.CompileOptions{})
@@ -103,7 +103,7 @@ func (r *replica) override(rule string, n override.Numbers, pairs ...string) {
 	r.SetOverrides(override.NewSet(1, func(yield func(*override.Identity, override.Numbers) bool) { yield(&id, n) }))
 }
 
-// link is how the replicas of a region reach the others.
+// link connects the replicas of a region with the others.
 type link struct {
 	w    *world
 	from string
@@ -146,7 +146,7 @@ func (l *link) Ask(ctx context.Context, to string, queries []regions.Query, hear
 	return nil
 }
 
-// setCut cuts a region off, or ends that.
+// setCut cuts a region off, or reconnects it.
 func (w *world) setCut(name string, cut bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +203,7 @@ func (r *replica) wants(hits int64, pair string, code limiter.Code, remaining ui
 	}
 }
 
-// fails asks, and wants an error of the store.
+// fails asks, and expects an error of the store.
 func (r *replica) fails(hits int64, pair, text string) {
 	r.w.t.Helper()
 	if d, err := r.ask(hits, pair); !errors.Is(err, backend.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), text) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// conn is a connection of a peer that did not go through Accept.
+// conn returns a connection of a peer that was not accepted by a listener.
 func conn(l *Listener, p *peer) *Conn { return &Conn{listener: l, peer: p} }
 
 func TestShareOfCalls(t *testing.T) {

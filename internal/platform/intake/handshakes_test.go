@@ -54,7 +54,7 @@ func hello(c net.Conn, config *tls.Config) chan error {
 	return ended
 }
 
-// Handshakes are worked on in turns of the peers: those of one address do not delay those of another.
+// The peers take turns with handshakes: those of one address do not delay those of another.
 func TestPeersTakeTurnsInHandshakes(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "ca")
 	arrived := make(chan string)
@@ -107,7 +107,7 @@ func TestPeersTakeTurnsInHandshakes(t *testing.T) {
 	}
 	begin("127.0.0.2")
 	waiting(11)
-	_, leaves := begin("127.0.0.3") // it is gone before its turn
+	_, leaves := begin("127.0.0.3") // closed before its turn
 	waiting(12)
 	_ = leaves.Close()
 	waiting(11)

@@ -110,7 +110,7 @@ func TestPeerBeyondItsShareGivesWay(t *testing.T) {
 	var servers []*Conn
 	for range 4 { // one peer may have all while no other peer wants any
 		c, s := r.in(t, "127.0.0.1")
-		if _, ok := calls.Begin(s); !ok { // none of them is idle
+		if _, ok := calls.Begin(s); !ok { // so that it is not idle
 			t.Fatal("a call is rejected")
 		}
 		clients, servers = append(clients, c), append(servers, s)
@@ -162,8 +162,8 @@ func TestOldestIdleConnectionGivesWay(t *testing.T) {
 	used(s5)
 	open(t, first, s1)
 
-	// A connection too young to have made a call is not closed. Otherwise a client that keeps connecting could cut off
-	// everyone.
+	// A connection too young to have made a call is not replaced. Otherwise a client that connects continuously could
+	// disconnect everyone.
 	young := listen(t, Options{MaxConnections: 1, PeerShare: 1, Settled: time.Hour})
 	c, s := young.in(t, "127.0.0.1")
 	closed(t, young.dial(t, "127.0.0.1"))
@@ -246,7 +246,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Connections come from the budget, on all listeners together. Without room, a new one replaces one that is not in use.
+// All listeners together take connections from the budget. Without room, a new connection replaces an unused one.
 func TestConnectionsTakeFromTheBudget(t *testing.T) {
 	places := NewBudget(100).Class("connections", 0)
 	o := Options{MaxConnections: 100, PeerShare: 0.5, Settled: time.Nanosecond, Places: places, Size: 25, Request: 10}
@@ -285,7 +285,7 @@ func TestConnectionsTakeFromTheBudget(t *testing.T) {
 	}
 }
 
-// A peer keeps half of the connections for which there is always room.
+// A peer may have half of the connections that the budget reserves.
 func TestPeerKeepsHalfOfWhatTheBudgetReserves(t *testing.T) {
 	places := NewBudget(100).Class("connections", 50)
 	r := listen(t, Options{MaxConnections: 100, PeerShare: 0.5, Settled: time.Hour, Places: places, Size: 25})
@@ -299,7 +299,7 @@ func TestPeerKeepsHalfOfWhatTheBudgetReserves(t *testing.T) {
 	closed(t, r.dial(t, "127.0.0.1"))
 }
 
-// Clients that send more than can be worked on take turns: none is read until the runtime interrupts it.
+// Clients that send more than can be processed take turns: none is read until the runtime interrupts it.
 func TestBusyConnectionsTakeTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const connections, reads, size = 10, 20, 4 << 10

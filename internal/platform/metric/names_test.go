@@ -20,8 +20,8 @@ func named(all []*string) (names []string) {
 	return names
 }
 
-// Names from requests are bounded in number and length. Names from an operator get more room, in which requests get
-// none.
+// Names from requests are bounded in number and length. Names from an operator have additional room, which requests
+// cannot use.
 func TestNames(t *testing.T) {
 	others := "others"
 	n := metric.NewNames(2, others, &others)
@@ -48,7 +48,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The bytes of all names from requests are bounded too. Names from rules are not.
+// The total length of names from requests is bounded too. Names from rules are not.
 func TestBytesOfNamesAreBounded(t *testing.T) {
 	others := "others"
 	n := metric.NewNames(1000, others, &others)

@@ -155,7 +155,7 @@ func (l *listener) none() {
 	}
 }
 
-// send runs a sender until the test ends, or stop is called, after which the last flush has been sent.
+// send runs a sender until the test ends, or until stop is called, after which the last flush has been sent.
 func send(t *testing.T, opts statsd.Options) (stop func()) {
 	t.Helper()
 	if opts.Interval == 0 {
@@ -182,7 +182,7 @@ func send(t *testing.T, opts statsd.Options) (stop func()) {
 func TestPlainStatsD(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
-			t.Setenv("DD_ENV", "staging") // the client library would make a tag of it, which plain StatsD does not know
+			t.Setenv("DD_ENV", "staging") // the client library would add it as a tag, which plain StatsD does not support
 			l := listenUDP(t)
 			if network == "tcp" {
 				l = listenTCP(t, "127.0.0.1:0")
@@ -304,7 +304,7 @@ func TestDogStatsD(t *testing.T) {
 	}
 }
 
-// Of many response times a sample is sent, with the number that it stands for; packets stay whole on their way.
+// For many response times, a sample with its rate is sent. Packets are not fragmented.
 func TestResponseTimesAreSampled(t *testing.T) {
 	for _, datadog := range []bool{false, true} {
 		t.Run(fmt.Sprintf("datadog %t", datadog), func(t *testing.T) {
@@ -405,7 +405,7 @@ func eventually(t *testing.T, what string, reached func() bool) {
 	}
 }
 
-// Nothing is lost on this side, however many statistics there are.
+// Nothing is lost on this side, with any number of statistics.
 func TestManyStatistics(t *testing.T) {
 	l := listenTCP(t, "127.0.0.1:0")
 	n := newNumbers()
@@ -478,7 +478,7 @@ func BenchmarkTimings(b *testing.B) {
 	})
 }
 
-// A sender keeps only a few payloads: not one more with each flush until there are thousands.
+// A sender keeps only a few payloads, and does not add one with each flush until there are thousands.
 func TestSenderIsSmall(t *testing.T) {
 	opts := statsd.Options{Source: newNumbers().source(), Network: "tcp", Address: "127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}
 	made := testing.Benchmark(func(b *testing.B) {

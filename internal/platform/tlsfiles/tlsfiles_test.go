@@ -55,7 +55,7 @@ func (l *logged) String() string {
 	return l.all.String()
 }
 
-// wait waits for a line with that text.
+// wait waits for a line with this text.
 func (l *logged) wait(t *testing.T, text string) {
 	t.Helper()
 	late := time.After(patience)
@@ -147,7 +147,7 @@ func shake(t *testing.T, server, client *tls.Config) (shown *x509.Certificate, s
 		t.Fatal(err)
 	}
 	secure := tls.Client(conn, client)
-	_, clientErr = io.ReadFull(secure, make([]byte, 1)) // a rejected client learns of it when it reads
+	_, clientErr = io.ReadFull(secure, make([]byte, 1)) // a rejected client notices it when it reads
 	if state := secure.ConnectionState(); len(state.PeerCertificates) > 0 {
 		shown = state.PeerCertificates[0]
 	}
@@ -290,7 +290,8 @@ func TestClientsNeedACertificateOfTheCA(t *testing.T) {
 		})
 	}
 
-	// The CA changes: who was let in is not, and the other way round, including with a session of before.
+	// The CA changes: clients of the old one are rejected, and those of the new one accepted, including an earlier
+	// session.
 	cache := tls.NewLRUClientSessionCache(10)
 	old := &tls.Config{ServerName: "server.test", RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Issue(t, "client.test").TLS(t)}, ClientSessionCache: cache}
 	if _, _, err := shake(t, config, old); err != nil {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is the longest wait for an expected event.
 const patience = 20 * time.Second
 
-// collect starts a collector for a protocol and has the OTEL_ variables say where it is.
+// collect starts a collector for a protocol and sets the OTEL_ variables to its address.
 func collect(t *testing.T, protocol string) *otlptest.Collector {
 	t.Helper()
 	if protocol == "" {
@@ -220,7 +220,7 @@ func TestACollectorThatIsAwayIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A collector that hangs costs a bounded number of spans, and metrics show how many wait and how many are lost.
+// While a collector hangs, the number of waiting spans is bounded, and metrics show the waiting and the lost ones.
 func TestACollectorThatHangsIsBounded(t *testing.T) {
 	over := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))

@@ -44,7 +44,7 @@ const patience = time.Minute
 // uri is the alternative name of a region's certificate.
 func uri(name string) string { return "spiffe://example.org/region/" + name }
 
-// filesOf loads the certificate of a region. They change with the volume and a Reload.
+// filesOf loads the certificate of a region. It changes with the volume and a Reload.
 func filesOf(t *testing.T, ca *tlstest.Authority, names ...string) (*tlsfiles.Files, *tlstest.Volume) {
 	t.Helper()
 	pair := ca.Issue(t, names...)
@@ -139,7 +139,7 @@ func waiting(t *testing.T) context.Context {
 	return ctx
 }
 
-// Whatever is asked and answered arrives as it was sent.
+// Queries and answers arrive as they were sent.
 func TestMessages(t *testing.T) {
 	i64, counts, spans, text := rapid.Int64Range(-1<<60, 1<<60), rapid.Int64Range(0, backend.MaxCount), rapid.Int64Range(0, 1<<50), rapid.String()
 	entry := rapid.Custom(func(t *rapid.T) descriptor.Entry {
@@ -207,7 +207,7 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// Numbers that no region can have counted are cut.
+// Impossible numbers of a region are clamped.
 func TestHostileAnswer(t *testing.T) {
 	for _, n := range []int64{math.MinInt64, -2, math.MaxInt64} {
 		m := &regionv1.Answer{Outcomes: []*regionv1.Outcome{{
@@ -237,7 +237,7 @@ func TestAsk(t *testing.T) {
 		used(ctx, who, q, done)
 	})
 	p := dial(t, ours, at, nil)
-	many := make([]regions.Query, 2500) // more than one call takes
+	many := make([]regions.Query, 2500) // more than fit into one call
 	for i := range many {
 		many[i] = ask(fmt.Sprint("v", i), int64(i))
 	}
@@ -262,7 +262,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// A counter that is slow does not hold up the answers about others, and is given up.
+// A slow counter does not delay the answers about others, and its query is given up.
 func TestSlowCounter(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -293,7 +293,7 @@ func TestSlowCounter(t *testing.T) {
 	}
 }
 
-// A replica that has stopped, but whose connections are open, is given up after a second.
+// The connections to a replica that has stopped, without closing them, are closed after a second.
 func TestSilence(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -525,7 +525,7 @@ func TestOthersAreAnswered(t *testing.T) {
 	}
 }
 
-// A region whose queries have no answer yet has no more carried out, and others are answered.
+// While the queries of a region have no answer, no more of them are carried out, and other regions are answered.
 func TestWorkOfARegion(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, _ := filesOf(t, ca, uri("eu"))
@@ -604,8 +604,7 @@ func (l *locked) String() string {
 	return l.b.String()
 }
 
-// A region that was gone answers again, including with a certificate of another authority if both sides have it by
-// then.
+// A region that was gone answers again, even with a certificate of another authority if both sides have it by then.
 func TestReconnects(t *testing.T) {
 	ca := tlstest.NewAuthority(t, "regions")
 	theirs, theirVolume := filesOf(t, ca, uri("eu"))

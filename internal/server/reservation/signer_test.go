@@ -79,7 +79,7 @@ func TestForgedIDs(t *testing.T) {
 	}
 }
 
-// The longest id that is made of MaxBytes is accepted.
+// The longest id from MaxBytes bytes is accepted.
 func TestLongestID(t *testing.T) {
 	s := signer(NewKey())
 	id, err := s.Sign(NewNonce(), make([]byte, MaxBytes))

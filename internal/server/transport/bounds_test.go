@@ -65,7 +65,7 @@ func (b *bounded) closed(t testing.TB, reason string) float64 {
 	return 0
 }
 
-// holds waits until the open connections hold n bytes.
+// holds waits until the memory of the open connections is n bytes.
 func (b *bounded) holds(t testing.TB, want int64) {
 	t.Helper()
 	got := int64(-1)
@@ -106,7 +106,7 @@ func (c *rawClient) ended() {
 	}
 }
 
-// Whatever the server holds for clients counts, on one connection and on all.
+// All memory for clients counts, on one connection and on all.
 func TestHeldBytesAreBounded(t *testing.T) {
 	const bound = 1 << 20
 	noWindow := http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}
@@ -114,7 +114,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 	for name, hostile := range map[string]struct {
 		handler  Handler
 		settings []http2.Setting
-		more     func(c *rawClient, i int) // holds at least 10 KB more
+		more     func(c *rawClient, i int) // uses at least 10 KB more
 	}{
 		"messages that do not end": {echo{}, nil, func(c *rawClient, i int) {
 			if i%100 == 0 {
@@ -139,7 +139,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 		for of, bounds := range map[string][2]int64{"a connection": {bound, 1 << 40}, "all": {1 << 40, bound}} {
 			t.Run(name+", of "+of, func(t *testing.T) {
 				if name == "answers without a window" && of == "a connection" || name == "header blocks that do not end" {
-					bounds[0], bounds[1] = bounds[0]/8, bounds[1]/8 // there are smaller bounds
+					bounds[0], bounds[1] = bounds[0]/8, bounds[1]/8 // a smaller bound applies
 				}
 				b := startBounded(t, hostile.handler, bounds[0], bounds[1], func(o *Options) { o.Wanted = []string{"wanted"} })
 				for range 10 {
@@ -166,7 +166,7 @@ func TestHeldBytesAreBounded(t *testing.T) {
 					}
 				}
 				most := int64(bound)
-				// the handler keeps those that each connection has sent before it was closed
+				// the handler keeps the calls that arrived before the connection was closed
 				if name == "messages that were compressed" {
 					most *= 3
 				}
@@ -206,7 +206,7 @@ func TestStreamsNeedRoom(t *testing.T) {
 	}
 }
 
-// Messages that are large, or compressed, are decoded by few connections at a time. Small ones do not wait for that.
+// Only a few connections at a time decode large or compressed messages. Small messages do not wait for that.
 func TestFewDecodeLargeMessages(t *testing.T) {
 	for name, m := range map[string][]byte{"large": message(make([]byte, 2*largeMessage)), "compressed": zipped(t, make([]byte, 2*largeMessage))} {
 		t.Run(name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestUnreadAnswersCount(t *testing.T) {
 	t.Error("the connection stays open")
 }
 
-// After every kind of use nothing counts as held.
+// After every kind of use, no memory is counted.
 func TestNothingIsHeldInTheEnd(t *testing.T) {
 	waiting := hold()
 	b := startBounded(t, handlerFunc(func(now time.Time, calls []*Call) {
@@ -384,7 +384,8 @@ func TestClosedWindowsAreBoundedInTime(t *testing.T) {
 	}
 }
 
-// The calls of a connection that ends with an error are not in flight any more, although the client does not read why.
+// The calls of a connection that ends with an error are no longer in flight, even if the client does not read the
+// error.
 func TestCallsEndWithAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, calls := newPipes(), newCalls(t, 100)
@@ -405,7 +406,7 @@ func TestCallsEndWithAnError(t *testing.T) {
 	})
 }
 
-// Frames that cost the server much more than the client are few.
+// Frames that cost the server much more than the client are bounded.
 func TestFloods(t *testing.T) {
 	settings := make([]http2.Setting, 0, 2_000)
 	for i := range cap(settings) {

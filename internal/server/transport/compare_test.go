@@ -311,7 +311,7 @@ func TestAnswersAreThoseOfGRPC(t *testing.T) {
 			case test.lean != "" && got != test.lean:
 				t.Errorf("got %s (%v), want %s, because: %s", got, b, test.lean, test.why)
 			case test.lean == "" && got != "Internal" && a.field("grpc-message") != b.field("grpc-message"):
-				// the words of INTERNAL are our own
+				// INTERNAL has our own text
 				t.Errorf("\n got %v\nwant %v", b, a)
 			case got == "OK" && test.why == "" && a.field("grpc-encoding") == "" && !bytes.Equal(a.data, b.data):
 				t.Errorf("\n got %x\nwant %x", b.data, a.data)
@@ -320,7 +320,7 @@ func TestAnswersAreThoseOfGRPC(t *testing.T) {
 	}
 }
 
-// streaming is the same request to the stream. It is not ok where streams are something else on purpose.
+// streaming returns the same request for the stream. It returns false if streams differ on purpose.
 func (c comparison) streaming() (_ comparison, ok bool) {
 	send := c.send
 	switch c.name {

@@ -89,8 +89,7 @@ func TestAnAnswerWithoutRoomDelaysNoOther(t *testing.T) {
 	}
 }
 
-// Requests are not kept for a client that does not open its windows, and no more of its streams stay open than it may
-// have.
+// Requests are not kept for a client that does not open its windows, and it cannot exceed its number of open streams.
 func TestUnreadAnswersKeepNoRequests(t *testing.T) {
 	addr, _ := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
 		for _, call := range calls {
@@ -131,7 +130,7 @@ func TestUnreadAnswersKeepNoRequests(t *testing.T) {
 	}
 }
 
-// A client that lets too many answers wait learns why it loses its connection.
+// A client that leaves too many answers waiting gets the reason for the loss of its connection.
 func TestTooManyUnreadAnswers(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -175,7 +174,7 @@ func TestShutdownWithAConnectionInItsHandshake(t *testing.T) {
 	})
 }
 
-// A client that only pings or asks for its health is not one that floods the server.
+// A client that only pings or checks health does not count as flooding the server.
 func TestFewFramesForALongTimeAreNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()
@@ -211,7 +210,7 @@ func TestHeadersWithTooMuchPadding(t *testing.T) {
 	c.ends(http2.ErrCodeProtocol)
 }
 
-// An answer is not lost where the client sends something just when the server, which is stopping, has closed its side.
+// An answer is not lost if the client sends data just after the stopping server has closed its side.
 func TestLastAnswerSurvivesLateFrames(t *testing.T) {
 	h := hold()
 	addr, s := start(t, h, nil)

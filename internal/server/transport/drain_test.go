@@ -40,7 +40,7 @@ func TestShutdownAnswersCallsInFlight(t *testing.T) {
 				c.deaf, idle.deaf = deaf, deaf
 				c.begin([]byte("a"))
 				c.begin([]byte("b"))
-				c.open(false) // its message comes later
+				c.open(false) // its message follows later
 				c.roundTrip()
 				began := time.Now()
 				done := make(chan error, 1)
@@ -142,7 +142,7 @@ func TestShutdownWaitsForTheHandler(t *testing.T) {
 	}
 }
 
-// An old connection is asked to end. After the grace it is closed.
+// The client of an old connection is asked to leave. After the grace period it is closed.
 func TestMaxConnectionAge(t *testing.T) {
 	h := hold()
 	inBubble(t, h, func(o *Options) { o.MaxConnectionAge, o.MaxAgeGrace = time.Hour, 10*time.Minute },
@@ -233,8 +233,8 @@ func TestIdleConnectionsArePinged(t *testing.T) {
 		})
 }
 
-// Calls are answered in any order, by many goroutines, while clients reset calls, go away without a word, and are asked
-// to leave. Clients that stay lose no call, and nothing is left.
+// Calls are answered in any order, by many goroutines, while clients reset calls, disconnect silently, and are asked to
+// leave. Clients that stay lose no call, and nothing remains.
 func TestStorm(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	calls := newCalls(t, 100_000)

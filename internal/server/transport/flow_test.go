@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// An answer is sent as far as the windows are open, and not a byte further.
+// An answer is sent as far as the windows allow, and not a byte further.
 func TestAnswersKeepToTheWindows(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	for _, initial := range []int{0, 1, 65_535} {
@@ -69,7 +69,7 @@ func TestSettingsShrinkWindowsBelowZero(t *testing.T) {
 	}
 }
 
-// A client that keeps to its credits can send any number of bytes, even where most of them are padding.
+// A client that respects its credit can send any number of bytes, even if most of them are padding.
 func TestCreditsComeBack(t *testing.T) {
 	for path, change := range map[string]func(*Options){
 		echoPath: nil,
@@ -117,7 +117,7 @@ func TestCreditsComeBack(t *testing.T) {
 	}
 }
 
-// Whoever breaks the rules of flow control loses the stream or the connection.
+// A client that violates flow control loses the stream or the connection.
 func TestFlowControlViolations(t *testing.T) {
 	release := make(chan struct{})
 	addr, _ := start(t, hold(), waiting(release))
@@ -162,7 +162,7 @@ func TestFlowControlViolations(t *testing.T) {
 	})
 }
 
-// A client that does not read from its socket does not make the server keep answers without end, and others are served.
+// A client that does not read from its socket does not cause endless answers in memory, and others are served.
 func TestAClientThatDoesNotRead(t *testing.T) {
 	addr, s := start(t, echo{}, nil)
 	c := rawDial(t, addr, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1<<31 - 1})

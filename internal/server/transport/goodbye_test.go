@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// heard keeps the bytes that were read.
+// heard records the bytes that were read.
 type heard struct {
 	net.Conn
 	all []byte

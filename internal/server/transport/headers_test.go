@@ -133,7 +133,7 @@ func valueOf(fields []hpack.HeaderField, name string) string {
 	return ""
 }
 
-// reference decodes header blocks with package hpack, and judges them by RFC 9113 field by field.
+// reference decodes header blocks with package hpack, and checks them by RFC 9113 field by field.
 type reference struct {
 	decoder *hpack.Decoder
 	maxSize uint32

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// The memory of an idle connection does not depend on the traffic that the connection carried before.
+// The memory of an idle connection does not depend on its earlier traffic.
 func TestIdleConnectionsAreSmall(t *testing.T) {
 	if racetest.On {
 		t.Skip("memory cannot be compared")

@@ -223,7 +223,7 @@ func TestPingsAreAnsweredWithCalls(t *testing.T) {
 	})
 }
 
-// A client that pings without end while a call waits does not make its answers wait, or pile up.
+// A client that pings endlessly while a call waits does not delay or accumulate the answers.
 func TestPingsWithoutEnd(t *testing.T) {
 	h := hold()
 	inBubble(t, h, nil, func(t *testing.T, _ *Server, dial func() *rawClient) {
@@ -382,7 +382,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// A message is decompressed as far as its bound, and no further.
+// A message is decompressed only up to its bound.
 func TestGzip(t *testing.T) {
 	addr, _ := start(t, handlerFunc(func(_ time.Time, calls []*Call) {
 		for _, call := range calls {
@@ -552,8 +552,7 @@ func TestFloodsOfFrames(t *testing.T) {
 	}
 }
 
-// A client that measures its bandwidth sends a ping with each part of a large answer. That does not cost it the
-// connection.
+// A client that measures its bandwidth sends a ping with each part of a large answer. It is not disconnected.
 func TestPingsDuringALargeAnswer(t *testing.T) {
 	addr, _ := start(t, echo{}, func(o *Options) { o.MinPingInterval = time.Hour })
 	c := rawDial(t, addr)
@@ -581,7 +580,7 @@ func TestPingsDuringALargeAnswer(t *testing.T) {
 	}
 }
 
-// Over TLS the answers are the same, and a stopping server does not disturb a handshake.
+// Over TLS the answers are the same, and a stopping server does not interrupt a handshake.
 func TestTLS(t *testing.T) {
 	authority := tlstest.NewAuthority(t, "authority")
 	pair := authority.Issue(t, "localhost")

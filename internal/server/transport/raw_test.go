@@ -48,7 +48,7 @@ type rawAnswer struct {
 	reset  *http2.ErrCode
 }
 
-// event is a frame that belongs to no stream.
+// event is a frame outside of streams.
 type event struct {
 	kind    http2.FrameType
 	ack     bool
@@ -177,7 +177,7 @@ func (c *rawClient) data(id uint32, end bool, p []byte) {
 	c.ok(c.fr.WriteBody(id, end, p))
 }
 
-// message is a message with gRPC's prefix.
+// message returns a message with gRPC's prefix.
 func message(p []byte) []byte { return http2test.Message(len(p), p) }
 
 // begin sends a whole call.
@@ -370,7 +370,7 @@ func (h holding) take(t testing.TB) *Call {
 	}
 }
 
-// pipes is a listener whose connections stay in memory, for tests with a clock of their own.
+// pipes is a listener whose connections stay in memory, for tests with a virtual clock.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -424,7 +424,7 @@ func waiting(let <-chan struct{}) func(*Options) {
 	})
 }
 
-// repeats is a method that answers each message with the same one.
+// repeats is a method that answers each message with the same message.
 func repeats(s *Stream) error {
 	for {
 		m, err := s.Recv()

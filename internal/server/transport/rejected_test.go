@@ -43,7 +43,7 @@ func TestFramesOfRejectedCalls(t *testing.T) {
 	}
 }
 
-// A request whose header block is not complete does not hold up the calls before it.
+// A request with an incomplete header block does not delay the calls before it.
 func TestCallBeforeAnIncompleteBlock(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)
@@ -65,7 +65,7 @@ func TestCallBeforeAnIncompleteBlock(t *testing.T) {
 	}
 }
 
-// A second header block with pseudo fields ends its stream, even if such a block is known from an earlier request.
+// A second header block with pseudo fields ends its stream, even if the block is known from an earlier request.
 func TestSecondHeadersOfARequest(t *testing.T) {
 	addr, _ := start(t, echo{}, nil)
 	c := rawDial(t, addr)
@@ -81,8 +81,7 @@ func TestSecondHeadersOfARequest(t *testing.T) {
 	c.echo(nil)
 }
 
-// A flood of calls that are rejected costs most in their answers: an answer without a message needs no memory of its
-// own.
+// In a flood of rejected calls, the answers cost the most: an answer without a message needs no memory.
 func TestAStatusAllocatesNothing(t *testing.T) {
 	if racetest.On {
 		t.Skip("allocations cannot be counted")

@@ -68,7 +68,7 @@ func (s *steady) calls(n int) error {
 	return nil
 }
 
-// A call costs no allocation once a connection is warm.
+// A call needs no allocation once a connection is warm.
 func TestACallAllocatesNothing(t *testing.T) {
 	if racetest.On {
 		t.Skip("allocations cannot be counted")
@@ -167,7 +167,7 @@ func TestABlockIsDecodedAgainWhenTheTableChanges(t *testing.T) {
 		got, _ = color(nil, block)
 		expect(got, "red")
 	}
-	// A new entry moves all others by one: the last reference now means the entry before.
+	// A new entry moves all others by one: the last reference now means the previous entry.
 	_, block := color(fields, nil)
 	last := block[len(block)-1]
 	if last != 0x80|62 {

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/intake"
 )
 
-// Streams count as calls in flight, so that a client cannot make the server hold any number of them.
+// Streams count as calls in flight, so that their number is bounded.
 func TestStreamsAreBounded(t *testing.T) {
 	const most = 8
 	let := make(chan struct{})
@@ -207,7 +207,7 @@ func TestStreamsCountWhatTheyKeep(t *testing.T) {
 	b.holds(t, 0)
 }
 
-// A stream whose method panics ends with INTERNAL, and one whose message could be sent in part only is reset.
+// A stream whose method panics ends with INTERNAL. A stream with a partly sent message is reset.
 func TestStreamsThatFail(t *testing.T) {
 	var path atomic.Value
 	addr, _ := start(t, echo{}, func(o *Options) {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A stream that waits for a window to send continues when the window opens, whichever frame opens it, and whichever of
-// the two windows was closed.
+// A stream that waits for a window continues when the window opens, whichever frame opens it, and whichever of the two
+// windows was closed.
 func TestStreamsContinueWhenWindowsOpen(t *testing.T) {
 	const size = 200_000
 	addr, _ := start(t, echo{}, streams(func(s *Stream) error { return s.Send(make([]byte, size-prefixSize)) }))

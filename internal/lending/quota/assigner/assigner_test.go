@@ -86,7 +86,7 @@ func TestFixedAnswers(t *testing.T) {
 		}
 		// The rules change: the limit applies now.
 		w.limiter.Swap(treeOf(t, node("nobody", limitOf(0, descriptor.Second)), node("zero", limitOf(10, descriptor.Second))), limiter.Settings{})
-		w.pass(6 * time.Second) // nothing is kept of a bucket without a rule: a rule applies with its next report
+		w.pass(6 * time.Second) // a bucket without a rule is not kept: a rule applies with its next report
 		if c := clients["nobody"]; !c.holds(quota.DenyAll) {
 			t.Errorf("%s after the rules changed", c.Held.Kind)
 		}
@@ -131,7 +131,7 @@ func TestIdleBucketIsAbandoned(t *testing.T) {
 	})
 }
 
-// The list for operators has the buckets that are asked for, even if others have more demand.
+// The list for operators contains the requested buckets, even if others have more demand.
 func TestSharesOfSomeBuckets(t *testing.T) {
 	l := limitOf(1000, descriptor.Second)
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{{Key: "k", Children: []descriptor.NodeSpec{node("n", l)}}}, func(w *world) {
@@ -169,7 +169,7 @@ func TestSharesOfSomeBuckets(t *testing.T) {
 	})
 }
 
-// False reports of a client take nothing from the others.
+// A client with false reports takes nothing from the others.
 func TestHostileReports(t *testing.T) {
 	inWorld(t, assigner.Options{}, []descriptor.NodeSpec{node("k", limitOf(6000, descriptor.Minute))}, func(w *world) {
 		honest := w.join(50, pair("k", "a"))
@@ -189,7 +189,7 @@ func TestHostileReports(t *testing.T) {
 	})
 }
 
-// Subscriptions have bounds. A stream with few displaces one of the stream that has most.
+// Subscriptions are bounded. A stream with few displaces one of the stream with the most.
 func TestBounds(t *testing.T) {
 	inWorld(t, assigner.Options{MaxPerStream: 8, MaxSubscriptions: 10}, []descriptor.NodeSpec{node("k", limitOf(10, descriptor.Second))}, func(w *world) {
 		report := func(s *assigner.Stream, n int) {
@@ -257,7 +257,7 @@ func TestBothProtocolsShareALimit(t *testing.T) {
 	}
 }
 
-// held reads the actions for a client, and returns how many they are.
+// held reads the actions for a client, and returns their number.
 func held(s *assigner.Stream) (n int) {
 	for {
 		all, err := next(s)

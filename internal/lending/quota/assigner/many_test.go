@@ -18,8 +18,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// 20,000 buckets of a stream share one limit, and all report three times. It takes a second where each report looks at
-// one subscriber.
+// 20,000 buckets of a stream share one limit, and all report three times. It takes a second if each report looks at one
+// subscriber.
 func TestManyBucketsOfOneLimit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("NOT RUN with -short: it takes seconds")

@@ -153,7 +153,7 @@ func TestCountersAwayForAMoment(t *testing.T) {
 				w.pass(70 * time.Second)
 				for range 3 {
 					w.counters.away.Store(true)
-					w.pass(7 * time.Second) // so that they are looked at
+					w.pass(7 * time.Second) // so that they are read
 					w.counters.away.Store(false)
 					before := w.passed()
 					w.pass(30 * time.Second)

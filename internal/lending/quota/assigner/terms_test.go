@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/assigner"
 )
 
-// byModel is a rule whose counters all models share. Requests to the large one cost more.
+// byModel is a rule with the same counters for all models. Requests to the large one cost more.
 func byModel(l descriptor.Limit) descriptor.NodeSpec {
 	n := node("model", l)
 	n.Condition = true
@@ -63,7 +63,7 @@ func TestBucketsOfOneCounter(t *testing.T) {
 	}
 }
 
-// When the bucket that lowered the rate for all is gone, the others get theirs again.
+// When the bucket that lowered the rate for all is gone, the others get their rate back.
 func TestRateAfterABucketWithOtherTerms(t *testing.T) {
 	inWorld(t, assigner.Options{Idle: 20 * time.Second}, []descriptor.NodeSpec{byModel(limitOf(6000, descriptor.Minute))}, func(w *world) {
 		cheap, costly := w.join(200, pair("model", "small")), w.join(5, pair("model", "large"))

@@ -30,7 +30,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Of buckets without a rule, and of ids that are too long, nothing is kept, however many a stream names.
+// Buckets without a rule, and ids that are too long, use no memory, however many of them a stream names.
 func TestNothingIsKeptWithoutARule(t *testing.T) {
 	racetest.Sequential(t)
 	room := new(room)
@@ -85,7 +85,7 @@ func TestBytesOfIDs(t *testing.T) {
 		if g := room.kept.Load(); g > most/2 || g < most/4 || n < 400 || n > 700 {
 			t.Errorf("one stream: %d bytes of %d, %d assignments", g, most, n)
 		}
-		if more := heap() - before; more > 2*most { // counters in memory have copies of their own
+		if more := heap() - before; more > 2*most { // counters in memory keep separate copies
 			t.Errorf("one stream: %d bytes of memory", more)
 		}
 		small, n := fill()

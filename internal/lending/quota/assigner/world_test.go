@@ -27,7 +27,7 @@ type world struct {
 	stop     context.CancelFunc
 }
 
-// counters are in memory, and can fail.
+// counters are counters in memory that can fail.
 type counters struct {
 	*memory.Store
 	away atomic.Bool
@@ -53,7 +53,7 @@ func (c *counters) Peek(ctx context.Context, now time.Time, r *backend.Request) 
 	return c.Store.Peek(ctx, now, r)
 }
 
-// client is one Envoy with one bucket.
+// client is an Envoy with a single bucket.
 type client struct {
 	envoymodel.Client
 	id     []descriptor.Entry
@@ -141,7 +141,7 @@ func (c *client) connect(w *world) {
 	}()
 }
 
-// reconnect opens another stream. Its first report comes five seconds after the last one.
+// reconnect opens another stream. Its first report arrives five seconds after the last one.
 func (c *client) reconnect(w *world) {
 	reported := c.reported
 	c.connect(w)
@@ -214,7 +214,7 @@ var _ assigner.Limiter = (*limiter.Limiter)(nil)
 
 func (c *client) holds(k quota.Kind) bool { return c.Held.Kind == k }
 
-// next is Next for a stream that must not wait.
+// next is Next for a stream with actions: it must not wait.
 func next(s *assigner.Stream) ([]assigner.Action, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()

@@ -192,7 +192,7 @@ func (w *world) passed() (n float64) {
 	return n
 }
 
-// worlds returns how many worlds TestNeverMoreThanTheLimit simulates.
+// worlds returns the number of worlds that TestNeverMoreThanTheLimit simulates.
 func worlds(t *testing.T) uint64 {
 	text := os.Getenv("WORLDS")
 	if text == "" {
@@ -205,7 +205,7 @@ func worlds(t *testing.T) uint64 {
 	return n
 }
 
-// nightly adds cases that find the same faults with more CPU, when WORLDS asks for many worlds.
+// nightly adds cases that find the same bugs with more CPU time, if WORLDS asks for many worlds.
 func nightly[T any](cases []T, more ...T) []T {
 	if os.Getenv("WORLDS") == "" {
 		return cases
@@ -441,8 +441,8 @@ func TestClaimsOfEarlierClients(t *testing.T) {
 		open       bool
 	}{
 		{after: 4 * time.Second, age: 3 * time.Second, open: true},      // it may be gone
-		{after: 13 * time.Second, age: 13500 * time.Millisecond},        // it was heard of since
-		{after: 14 * time.Second, age: 13 * time.Second, claimed: true}, // nothing is left of it
+		{after: 13 * time.Second, age: 13500 * time.Millisecond},        // it has asked since
+		{after: 14 * time.Second, age: 13 * time.Second, claimed: true}, // nothing remains of it
 	} {
 		set(begin.Add(c.after))
 		x := claims(quota.Ask{ClaimRate: 100, ClaimAge: c.age, Demand: 100, Number: uint64(c.after)})
@@ -581,7 +581,7 @@ func TestShareThatExpiredMeanwhile(t *testing.T) {
 	}
 }
 
-// On a cluster, the limits are on several nodes. A script that Redis has forgotten is sent again.
+// On a cluster, the limits are on several nodes. A script that Redis has lost is sent again.
 func TestCluster(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: c.Addrs()})
