@@ -38,7 +38,7 @@ func TwemproxyAt(t testing.TB, address string, servers ...*Server) {
 		t.Fatal(err)
 	}
 	host, port, _ := net.SplitHostPort(statistics)
-	// paths in a temporary directory, because the defaults of the log and the pid file are where only root may write
+	// not the default paths of the log and the pid file, where only root may write
 	pid := filepath.Join(t.TempDir(), "pid")
 	runProxy(t, address, exec.Command(binary, "-c", config, "-a", host, "-s", port, "-o", "/dev/stderr", "-p", pid))
 }
