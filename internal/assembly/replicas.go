@@ -18,7 +18,7 @@ type replicas struct {
 func (r *replicas) register(o *Options) {
 	metric.Register(o.Metrics, metric.Family{
 		Name:   "ratelimitd_replicas",
-		Help:   "Replicas that share the limits; source: counted (in Redis) or assumed (1, not known yet).",
+		Help:   "Replicas that share the limits, counted in Redis or assumed.",
 		Labels: []string{"source"},
 		Levels: func(emit metric.Emit) {
 			if counted := r.counted.Load(); counted > 0 {

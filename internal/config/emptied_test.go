@@ -16,7 +16,7 @@ import (
 func goneIs(t *testing.T, registry *prometheus.Registry, kept, removed string) {
 	t.Helper()
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_rules_gone 1 while the directory or xDS server that had rules has none; rules: kept (the earlier rules stay active) or removed.
+# HELP ratelimitd_rules_gone 1 while all rules are gone: kept (the earlier rules stay active) or removed.
 # TYPE ratelimitd_rules_gone gauge
 ratelimitd_rules_gone{rules="kept"} `+kept+`
 ratelimitd_rules_gone{rules="removed"} `+removed+`

@@ -81,7 +81,7 @@ func (m *metrics) families() []metric.Family {
 	}
 	return []metric.Family{
 		{
-			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource; state: loaded, stale or rejected.",
+			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource in its state: loaded, stale or rejected.",
 			Labels: []string{"file", "state"},
 			Levels: func(emit metric.Emit) {
 				for _, f := range now().files {
@@ -94,7 +94,7 @@ func (m *metrics) families() []metric.Family {
 		},
 		{
 			Name: "ratelimitd_rule_reloads_total",
-			Help: "Reloads of changed rules; result: success or error (in any file or resource).", Labels: []string{"result"},
+			Help: "Reloads of changed rules: success, or error in any file.", Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(m.succeeded.Load()), "success")
 				emit(float64(m.failed.Load()), "error")
@@ -103,8 +103,7 @@ func (m *metrics) families() []metric.Family {
 		metric.Gauge("ratelimitd_rules", "Active rules.", func() int { return now().rules }),
 		{
 			Name: "ratelimitd_rules_gone", Labels: []string{"rules"},
-			Help: "1 while the directory or xDS server that had rules has none; rules: kept (the earlier rules stay active) " +
-				"or removed.",
+			Help: "1 while all rules are gone: kept (the earlier rules stay active) or removed.",
 			Levels: func(emit metric.Emit) {
 				gone := m.gone.Load()
 				emit(metric.Bool(gone == goneStays), "kept")
@@ -112,10 +111,10 @@ func (m *metrics) families() []metric.Family {
 			},
 		},
 		metric.Gauge("ratelimitd_rules_checksum",
-			"Checksum of the active rules, equal in replicas with the same rules; 0: no rules.",
+			"Checksum of the active rules, equal in replicas with the same rules.",
 			func() uint64 { return now().checksum }),
 		{
-			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When a reload last took effect, Unix time.",
+			Name: "ratelimitd_rules_last_reload_timestamp_seconds", Help: "When rules last changed, Unix time.",
 			Levels: func(emit metric.Emit) {
 				if at := now().at; !at.IsZero() {
 					emit(float64(at.UnixMicro()) / 1e6)

@@ -23,8 +23,8 @@ func TestMetrics(t *testing.T) {
 	want := func(when, text string) {
 		t.Helper()
 		text = "# HELP ratelimitd_rules Active rules.\n# TYPE ratelimitd_rules gauge\n" +
-			"# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource; state: loaded, stale or rejected.\n# TYPE ratelimitd_rule_file_state gauge\n" +
-			"# HELP ratelimitd_rule_reloads_total Reloads of changed rules; result: success or error (in any file or resource).\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
+			"# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource in its state: loaded, stale or rejected.\n# TYPE ratelimitd_rule_file_state gauge\n" +
+			"# HELP ratelimitd_rule_reloads_total Reloads of changed rules: success, or error in any file.\n# TYPE ratelimitd_rule_reloads_total counter\n" + text
 		names := []string{"ratelimitd_rules", "ratelimitd_rule_reloads_total"}
 		if strings.Contains(text, "ratelimitd_rule_file_state{") {
 			names = append(names, "ratelimitd_rule_file_state")

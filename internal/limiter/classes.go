@@ -74,7 +74,7 @@ func (w *work) countClasses(s *subject) {
 func (m *metrics) classFamily() metric.Family {
 	return metric.Family{
 		Name:   "ratelimitd_class_hits_total",
-		Help:   "Hits of each class; result: admitted or denied; class *: values without a class of their own.",
+		Help:   "Hits of each class; *: values without a class.",
 		Labels: []string{"domain", "rule", "limit", "class", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.classes.All() {

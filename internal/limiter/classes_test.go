@@ -128,7 +128,7 @@ func TestMetricsOfClasses(t *testing.T) {
 	f.ask(7, "kind=critical")
 	f.ask(3, "kind=batch")
 	f.ask(60, "kind=other")
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_class_hits_total Hits of each class; result: admitted or denied; class *: values without a class of their own.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_class_hits_total Hits of each class; *: values without a class.
 # TYPE ratelimitd_class_hits_total counter
 ratelimitd_class_hits_total{class="*",domain="d",limit="",result="admitted",rule="kind"} 3
 ratelimitd_class_hits_total{class="*",domain="d",limit="",result="denied",rule="kind"} 60

@@ -96,7 +96,7 @@ func TestLimitInShadow(t *testing.T) {
 	if diff := cmp.Diff([]int64{7, 7}, f.used("k=a")); diff != "" { // denied hits count in a fixed window
 		t.Error(diff)
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits that one limit denied, let pass unenforced, or warned about.
 # TYPE ratelimitd_limit_hits_total counter
 ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 2
@@ -284,7 +284,7 @@ func TestUnenforcedHitsOfDeniedRequests(t *testing.T) {
 		}})
 		f.decide(request(2, "k=a", "full=a"))
 		f.decide(request(1, "k=a", "free=a"))
-		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+		if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits that one limit denied, let pass unenforced, or warned about.
 # TYPE ratelimitd_limit_hits_total counter
 ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="new",result="unenforced",rule="k"} 1
@@ -512,7 +512,7 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("request %d: %s", i+1, got)
 		}
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits that one limit denied, let pass unenforced, or warned about.
 # TYPE ratelimitd_limit_hits_total counter
 ratelimitd_limit_hits_total{domain="d",limit="",result="denied",rule="one"} 1
 ratelimitd_limit_hits_total{domain="d",limit="",result="unenforced",rule="one"} 0
@@ -604,7 +604,7 @@ func TestMetricsOfLimitsCountAllDeniedHits(t *testing.T) {
 		f.decide(request(1, "k=a"))
 		f.decide(request(1, "e=a"))
 	}
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) or warned (admitted with at least warn_at percent of the limit in use).
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_limit_hits_total Hits that one limit denied, let pass unenforced, or warned about.
 # TYPE ratelimitd_limit_hits_total counter
 ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="e"} 1000
 ratelimitd_limit_hits_total{domain="d",limit="new",result="denied",rule="k"} 0
@@ -627,7 +627,7 @@ ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
 func TestLimitsInMetrics(t *testing.T) {
 	f := newMeasured(t, 2, listNode("k", []descriptor.Limit{fixedLimit("now", 2), fixedLimit("new", 10, hourly)}), inFlight("jobs", 7),
 		perMinute("half", "", 30, limitOf(descriptor.Limit{Requests: 30, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 30}})), perMinute("no-room", "", 1))
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_rule_limit Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_rule_limit Hits that a limit of the rule allows per window, without overrides.
 # TYPE ratelimitd_rule_limit gauge
 ratelimitd_rule_limit{domain="d",limit="",rule="half",window="30 seconds"} 30
 ratelimitd_rule_limit{domain="d",limit="",rule="jobs",window=""} 7

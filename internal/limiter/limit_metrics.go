@@ -40,7 +40,7 @@ func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1,
 func (l *Limiter) limitFamily() metric.Family {
 	return metric.Family{
 		Name:   "ratelimitd_rule_limit",
-		Help:   "Hits that a limit of the rule allows per window, without overrides; window: empty for requests in flight.",
+		Help:   "Hits that a limit of the rule allows per window, without overrides.",
 		Labels: []string{"domain", "rule", "limit", "window"},
 		Levels: func(emit metric.Emit) {
 			tree := l.Tree()
@@ -73,9 +73,8 @@ func (l *Limiter) limitFamily() metric.Family {
 // limitHits declares the hits under the limits of such rules.
 func (m *metrics) limitHits() metric.Family {
 	return metric.Family{
-		Name: "ratelimitd_limit_hits_total",
-		Help: "Hits, by what one limit did; result: denied, unenforced (passed only because this limit is not enforced) " +
-			"or warned (admitted with at least warn_at percent of the limit in use).",
+		Name:   "ratelimitd_limit_hits_total",
+		Help:   "Hits that one limit denied, let pass unenforced, or warned about.",
 		Labels: []string{"domain", "rule", "limit", "result"},
 		Counts: func(emit metric.Emit) {
 			for _, s := range m.limits.All() {

@@ -203,7 +203,7 @@ var hitCounts = []hitCount{
 	{"", "",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, false},
 	{"ratelimitd_rule_shadow_mode_hits_total",
-		"Hits over the limit that passed because no limit is enforced for the customer.",
+		"Hits over the limit that passed, because no limit is enforced for the customer.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 
@@ -235,7 +235,7 @@ func (m *metrics) families() []metric.Family {
 			}, alwaysRule)})
 	}
 	return append(all, m.limitHits(), m.classFamily(),
-		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that began, enforced or not.",
+		metric.Family{Name: "ratelimitd_rule_penalties_total", Help: "Penalties that started, enforced or not.",
 			Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
 		metric.Family{Name: "ratelimitd_no_rule_requests_total",
@@ -247,7 +247,7 @@ func (m *metrics) families() []metric.Family {
 					}
 				}
 			}},
-		metric.Counters("ratelimitd_decisions_total", "Requests decided; code: OK or OVER_LIMIT.", "code",
+		metric.Counters("ratelimitd_decisions_total", "Requests decided, by OK or OVER_LIMIT.", "code",
 			[]string{OK.String(), OverLimit.String()}, m.decisions[OK:]),
 		metric.Counter("ratelimitd_global_shadow_mode_total", "Requests over a limit that SHADOW_MODE let pass.",
 			m.shadowed.Load),
@@ -261,21 +261,18 @@ func (m *metrics) families() []metric.Family {
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.",
 			m.overridden.Load),
 		metric.Counter("ratelimitd_unusable_overrides_total",
-			"Limits that kept the rule's numbers: the rule no longer allows the override.", m.unusable.Load),
+			"Limits that kept the rule's numbers, because the rule no longer allows the override.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
-			"Refunds that gave nothing back; reason: too_large (more hits than are used; a bucket is filled instead) or "+
-				"denied (refunds: deny).",
+			"Refunds that gave nothing back.",
 			"reason", refundNames[:], m.refunds[:]),
 		metric.Counters("ratelimitd_scale_corrections_total",
-			"Entries for scale whose number was corrected; reason: no_number (counted as 1) or above_max (counted as max).",
+			"Entries for scale whose number was missing or above the maximum.",
 			"reason", []string{"no_number", "above_max"}, m.unscaled[descriptor.ScaleNoNumber:]),
 		metric.Counters("ratelimitd_reservations_total",
-			"Steps of reservations; result: reserved, denied (no room), too_many (of one counter), too_large, committed, "+
-				"progress, cancelled, extended, unknown (denied, already committed, or long expired) or late (expired before its "+
-				"commit, which also counts as committed).", "result", reservationNames[:], m.reservations[:]),
+			"Steps of reservations, by result.", "result", reservationNames[:], m.reservations[:]),
 		metric.Gauge("ratelimitd_metric_series", "Rule names in metrics.", m.named.Count),
 		metric.Counter("ratelimitd_metric_series_overflow_total",
-			"Counts under the name overflow: all names or their bytes are in use, or the name is too long.",
+			"Hits counted under the name overflow, for lack of names.",
 			m.swallowed.Load),
 	)
 }

@@ -31,7 +31,7 @@ func newVerifying(creds credentials.TransportCredentials, log *slog.Logger,
 	v := &verifying{TransportCredentials: creds, log: log, some: logging.Sampler{PerSecond: 1},
 		rejected: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ratelimitd_tls_client_certificates_rejected_total",
-			Help: "gRPC connections whose client certificate was rejected. A missing certificate is not counted.",
+			Help: "gRPC connections whose client certificate was rejected.",
 		})}
 	if registry == nil {
 		return v, nil

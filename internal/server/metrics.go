@@ -42,7 +42,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 	}, []string{"transport"})
 	counts := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_requests_total",
-		Help: "Requests answered, by gRPC code; transport: grpc or json.",
+		Help: "Requests answered over grpc or json, by gRPC code.",
 	}, []string{"transport", "code"})
 	m := &metrics{}
 	for _, a := range []struct {
@@ -83,8 +83,7 @@ const (
 func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Streams) (*prometheus.CounterVec, error) {
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ratelimitd_streams_rejected_total",
-		Help: "Streams rejected, because too many were open; reason: all (of the replica), peer (of one address), " +
-			"connection, bytes or reflection.",
+		Help: "Streams rejected, because too many were open.",
 	}, []string{"kind", "reason"})
 	for _, why := range []intake.Rejection{intake.OverAll, intake.OverPeer, intake.OverConnection} {
 		rejected.WithLabelValues(quotaKind, string(why))
@@ -98,7 +97,7 @@ func newStreamMetrics(registry prometheus.Registerer, quota, watches *intake.Str
 	open := func(kind string, of *intake.Streams) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "ratelimitd_streams",
-			Help:        "Open streams; kind: quota (RLQS) or watch (health watches and reflection).",
+			Help:        "Open streams: quota (RLQS), watch (health and reflection).",
 			ConstLabels: prometheus.Labels{"kind": kind},
 		}, func() float64 { return float64(of.Open()) })
 	}

@@ -33,7 +33,7 @@ func (s *Store) families() []metric.Family {
 			Labels: []string{"domain"}, Counts: m.emitTaken,
 		},
 		metric.Gauge("ratelimitd_memory_counters", "Counters and reservations in memory.", s.live.Load),
-		metric.Gauge("ratelimitd_memory_counters_max", "Maximum counters and reservations in memory.",
+		metric.Gauge("ratelimitd_memory_counters_max", "Most counters and reservations in memory.",
 			func() int { return s.opts.MaxCounters }),
 	}
 }

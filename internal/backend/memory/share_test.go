@@ -116,7 +116,7 @@ func TestRefundsAndResetsOfSharedCounters(t *testing.T) {
 	if err := testutil.GatherAndCompare(metrics, strings.NewReader(`# HELP ratelimitd_memory_counters Counters and reservations in memory.
 # TYPE ratelimitd_memory_counters gauge
 ratelimitd_memory_counters 1
-# HELP ratelimitd_memory_counters_max Maximum counters and reservations in memory.
+# HELP ratelimitd_memory_counters_max Most counters and reservations in memory.
 # TYPE ratelimitd_memory_counters_max gauge
 ratelimitd_memory_counters_max 1
 # HELP ratelimitd_memory_shared_takes_total Attempts answered by a shared counter, because memory is full.

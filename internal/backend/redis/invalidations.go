@@ -106,9 +106,7 @@ func NewInvalidations(opts InvalidationsOptions) *Invalidations {
 	v := &Invalidations{opts: opts, name: hex.EncodeToString(name), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
 		metric.Counters("ratelimitd_invalidations_total",
-			"Messages about reset or refunded counters; event: sent, received, dropped (counters covered by one message for "+
-				"all, because too many waited) or forgot_all (this replica forgot all denials and leases, after connecting or "+
-				"missing a message).",
+			"Messages about reset or refunded counters.",
 			"event", eventNames[:], v.events[:]),
 		metric.Gauge("ratelimitd_invalidations_connected",
 			"1 while this replica learns of other replicas' resets and refunds.",

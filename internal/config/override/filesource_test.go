@@ -80,7 +80,7 @@ func (f *followed) up(t *testing.T, want int) {
 	late := time.After(20 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	expected := fmt.Sprintf("# HELP ratelimitd_overrides_source_up 1 while overrides can be read; at 0 the ones read last stay active.\n# TYPE ratelimitd_overrides_source_up gauge\nratelimitd_overrides_source_up %d\n", want)
+	expected := fmt.Sprintf("# HELP ratelimitd_overrides_source_up 1 while overrides can be read.\n# TYPE ratelimitd_overrides_source_up gauge\nratelimitd_overrides_source_up %d\n", want)
 	for {
 		err := testutil.GatherAndCompare(f.registry, strings.NewReader(expected), "ratelimitd_overrides_source_up")
 		if err == nil {

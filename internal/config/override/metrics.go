@@ -27,7 +27,7 @@ func NewMetrics(registry metric.Registry) *Metrics {
 			}
 			return 0
 		}),
-		metric.Gauge("ratelimitd_overrides_source_up", "1 while overrides can be read; at 0 the ones read last stay active.",
+		metric.Gauge("ratelimitd_overrides_source_up", "1 while overrides can be read.",
 			func() float64 { return metric.Bool(m.up.Load()) }))
 	return m
 }

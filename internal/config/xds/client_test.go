@@ -128,12 +128,12 @@ func TestABadSetIsRejected(t *testing.T) {
 		}
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource; state: loaded, stale or rejected.
+# HELP ratelimitd_rule_file_state 1 for each rule file or xDS resource in its state: loaded, stale or rejected.
 # TYPE ratelimitd_rule_file_state gauge
 ratelimitd_rule_file_state{file="one",state="loaded"} 1
 ratelimitd_rule_file_state{file="same",state="loaded"} 1
 ratelimitd_rule_file_state{file="two",state="rejected"} 1
-# HELP ratelimitd_rule_reloads_total Reloads of changed rules; result: success or error (in any file or resource).
+# HELP ratelimitd_rule_reloads_total Reloads of changed rules: success, or error in any file.
 # TYPE ratelimitd_rule_reloads_total counter
 ratelimitd_rule_reloads_total{result="error"} 1
 ratelimitd_rule_reloads_total{result="success"} 1

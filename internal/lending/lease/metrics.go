@@ -19,7 +19,7 @@ func (l *Leases) families() []metric.Family {
 	c := &l.counts
 	return []metric.Family{
 		{
-			Name: "ratelimitd_lease_permits_total", Help: "Permits; state: leased (all), used, returned or expired.",
+			Name: "ratelimitd_lease_permits_total", Help: "Leased permits, by state.",
 			Labels: []string{"state"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.leased.Load()), "leased")
@@ -29,7 +29,7 @@ func (l *Leases) families() []metric.Family {
 			},
 		},
 		{
-			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease; result: granted, denied or failed.",
+			Name: "ratelimitd_lease_acquisitions_total", Help: "Requests for a lease, by result.",
 			Labels: []string{"result"},
 			Counts: func(emit metric.Emit) {
 				emit(float64(c.granted.Load()), "granted")

@@ -21,8 +21,7 @@ func (s *Store) families() []metric.Family {
 	return []metric.Family{
 		{
 			Name: "ratelimitd_region_attempts_total", Labels: []string{"result"},
-			Help: "Attempts under limits whose home is another region; result: leased (its permits answered, without a trip), " +
-				"waited (for the home) or unanswered (waited in vain: on_error decided).",
+			Help: "Attempts under limits whose home is another region.",
 			Counts: func(emit metric.Emit) {
 				emit(float64(s.leased()), "leased")
 				emit(float64(c.waited.Load()), "waited")
@@ -30,12 +29,11 @@ func (s *Store) families() []metric.Family {
 			},
 		},
 		metric.Counter("ratelimitd_region_other_home_total",
-			"Limits that this region counted for another one although its rules name another home.", c.otherHome.Load),
+			"Limits counted here for another region, although the rules name another home.", c.otherHome.Load),
 		metric.Gauge("ratelimitd_region_unseen_hits",
-			"The most hits of one counter in mode eventual that another region admitted between two of its answers, in the "+
-				"last 1 to 2 minutes.", s.unseen.load),
+			"The most hits of a counter in mode eventual that another region admitted unseen in the last 1 to 2 minutes.", s.unseen.load),
 		metric.Counter("ratelimitd_region_forgotten_tallies_total",
-			"Attempts in mode eventual that counted as regional, because too many counters were in use.", c.forgotten.Load),
+			"Attempts in mode eventual counted as regional, because too many counters were in use.", c.forgotten.Load),
 	}
 }
 

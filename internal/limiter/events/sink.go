@@ -95,11 +95,10 @@ func New(opts Options) *Sink {
 	}
 	metric.Register(opts.Metrics,
 		metric.Counters("ratelimitd_events_sent_total",
-			"Events that the webhook or file accepted; type: denial, exceeded, warning or penalty.", "type", kindNames[:],
+			"Events that the webhook or file accepted.", "type", kindNames[:],
 			s.sent[:]),
 		metric.Counters("ratelimitd_events_dropped_total",
-			"Events not sent; reason: rate (too many in a second), queue (too many waited), age (sending failed too long), "+
-				"rejected (the webhook rejects them) or stop.", "reason", reasonNames[:], s.dropped[:]),
+			"Events not sent.", "reason", reasonNames[:], s.dropped[:]),
 		metric.Counter("ratelimitd_events_failed_attempts_total", "Failed attempts to send events.", s.failed.Load),
 		metric.Gauge("ratelimitd_events_waiting", "Events waiting to be sent.", s.queue.len))
 	return s

@@ -69,7 +69,7 @@ func New(now time.Time, o Options) *Tracker {
 	t.overflow.board.Store(b)
 	t.boards = append(t.boards, b)
 	metric.Register(o.Metrics,
-		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked, because a decision would have had to wait.",
+		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked, because a decision would have waited.",
 			t.dropped.Load),
 		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list, because all lists are in use.",
 			t.shared.Load))

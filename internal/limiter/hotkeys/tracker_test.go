@@ -312,7 +312,7 @@ func TestListsRunOut(t *testing.T) {
 # HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
 # TYPE ratelimitd_hot_keys_overflow_total counter
 ratelimitd_hot_keys_overflow_total 207
-# HELP ratelimitd_hot_keys_dropped_total Uses not tracked, because a decision would have had to wait.
+# HELP ratelimitd_hot_keys_dropped_total Uses not tracked, because a decision would have waited.
 # TYPE ratelimitd_hot_keys_dropped_total counter
 ratelimitd_hot_keys_dropped_total 0
 `)); err != nil {

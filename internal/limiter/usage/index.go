@@ -83,8 +83,7 @@ func New(opts Options) *Index {
 	x := &Index{opts: opts, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1)}
 	metric.Register(opts.Metrics,
 		metric.Counter("ratelimitd_usage_dropped_total",
-			"Descriptors not written to the index of rules with usage: too many waited, longer than 4 KiB, index full, or the "+
-				"store failed.", x.dropped.Load))
+			"Descriptors missing in the index of rules with usage.", x.dropped.Load))
 	return x
 }
 

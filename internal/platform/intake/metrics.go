@@ -14,7 +14,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ratelimitd_connections",
-			Help: "Open connections; listener: grpc, http or regions.",
+			Help: "Open connections.",
 		}, []string{"listener"}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_connections_closed_total",
@@ -22,7 +22,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		}, []string{"listener", "reason"}),
 		callsRejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ratelimitd_calls_rejected_total",
-			Help: "Calls rejected, because too many were in flight; bound: all, peer, connection or bytes.",
+			Help: "Calls rejected, because too many were in flight.",
 		}, []string{"bound"}),
 	}
 	if registry == nil {
@@ -48,7 +48,7 @@ func RegisterGauge(registry prometheus.Registerer, calls *Calls) error {
 }
 
 var heldDesc = prometheus.NewDesc("ratelimitd_client_bytes",
-	"Bytes kept for clients, approximately; class: calls, connections, grpc, http, quota, regions or scrapes.",
+	"Bytes kept for clients, approximately, by class.",
 	[]string{"class"}, nil)
 
 // Describe implements prometheus.Collector.

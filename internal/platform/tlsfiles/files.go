@@ -120,7 +120,7 @@ func (f *Files) register() {
 		return
 	}
 	expiry := metric.Gauge("ratelimitd_tls_certificate_expiry_timestamp_seconds",
-		"When the certificate in use expires, Unix time; use: grpc, admin, regions or xds.",
+		"When the certificate in use expires, Unix time.",
 		func() int64 { return f.current.Load().cert.Leaf.NotAfter.Unix() })
 	expiry.Fixed = use
 	metric.Register(f.o.Metrics, expiry)

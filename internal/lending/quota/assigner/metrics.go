@@ -17,7 +17,7 @@ type metrics struct {
 }
 
 var boundDesc = prometheus.NewDesc("ratelimitd_quota_bound_ratio",
-	"The most that RLQS clients may pass in one window, as a multiple of what ShouldRateLimit passes.", []string{"rule"},
+	"The most that RLQS clients may pass in a window, as a multiple of what ShouldRateLimit passes.", []string{"rule"},
 	nil)
 
 func newMetrics(a *Assigner) *metrics {
@@ -29,11 +29,10 @@ func newMetrics(a *Assigner) *metrics {
 	}
 	m := &metrics{
 		a: a,
-		requests: vec("ratelimitd_quota_requests_total", "Requests that RLQS clients decided; decision: allowed or denied.",
+		requests: vec("ratelimitd_quota_requests_total", "Requests that RLQS clients decided.",
 			"decision"),
 		rejected: vec("ratelimitd_quota_subscriptions_rejected_total",
-			"Subscriptions without room; bound: stream, all (streams), buckets (too many different ones), bytes, id (too "+
-				"long) or displaced (ended for a stream with fewer).", "bound"),
+			"Subscriptions to quota buckets without room.", "bound"),
 		uncharged: counter("ratelimitd_quota_uncharged_total", "Requests that passed and could not be counted."),
 		failures:  counter("ratelimitd_quota_share_failures_total", "Failed renewals of this replica's shares in Redis."),
 	}
