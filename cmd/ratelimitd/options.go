@@ -27,9 +27,9 @@ import (
 // ruleOptions are the settings of rules.
 type ruleOptions struct {
 	Rules  string `always:"" help:"Directory of rule files. It replaces the RUNTIME_ variables." placeholder:"DIR"`
-	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Reject a rule file with a duplicate or misplaced key. Unset: read it as envoyproxy/ratelimit does, with a warning."`
+	Strict bool   `name:"strict-rules" env:"RATELIMITD_STRICT_RULES" help:"Reject a rule file with a duplicate or misplaced key, instead of a warning."`
 	Merge  bool   `name:"merge-domain-config" env:"MERGE_DOMAIN_CONFIG" help:"Merge files of one domain instead of rejecting the second."`
-	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start with green health without rules, even without their directory. Unset: health is red until there are rules."`
+	Force  bool   `name:"force-start-without-initial-config" env:"FORCE_START_WITHOUT_INITIAL_CONFIG" help:"Start with green health, even without rules or their directory."`
 
 	AtLeastOne bool `name:"healthy-with-at-least-one-config-loaded" env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" help:"Health is red while the active rules have no domain."`
 
@@ -64,9 +64,9 @@ type listenOptions struct {
 	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
 	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each."`
-	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection on the gRPC port, for grpcurl and Kuadrant's gateway. A question of 50 bytes has an answer of 50 KB."`
-	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight; more are rejected at once."`
-	MaxClientBytes        int64         `env:"RATELIMITD_MAX_CLIENT_BYTES" range:"1.." default:"134217728" help:"Maximum memory for what clients make the replica keep, in bytes: messages, headers, unread answers, quota buckets."`
+	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection, for grpcurl and Kuadrant's gateway."`
+	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight."`
+	MaxClientBytes        int64         `env:"RATELIMITD_MAX_CLIENT_BYTES" range:"1.." default:"134217728" help:"Maximum bytes that clients make the replica keep: messages, headers, unread answers, quota buckets."`
 	DrainDelay            time.Duration `env:"RATELIMITD_DRAIN_DELAY" range:"0s.." default:"0s" help:"How long to keep serving with red health before stopping."`
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
@@ -116,21 +116,21 @@ func address(host string, port int) string { return net.JoinHostPort(host, strco
 // answerOptions are the settings of decisions and answers.
 type answerOptions struct {
 	Shadow bool `name:"shadow-mode" env:"SHADOW_MODE" help:"Measure every rule, enforce none."`
-	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Every rule is in quota mode: a request is denied only if all of its descriptors are over their limits."`
+	Quota  bool `name:"quota-mode" env:"QUOTA_MODE" help:"Deny a request only if all of its descriptors are over their limits."`
 	Stop   bool `name:"stop-cache-key-increment-when-overlimit" env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" help:"Count a denied request only in the limits that deny it."`
 
-	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: descriptors count separately (independent), or a denied request consumes nothing (all_or_nothing)."`
-	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Without on_error in the rule or domain, the answer when counters cannot be read: error, allow, deny, or count in local memory."`
+	Admission string `env:"RATELIMITD_ADMISSION" oneof:"independent,all_or_nothing" placeholder:"independent|all_or_nothing" default:"independent" help:"For domains without admission: whether a denied request still counts in its other descriptors (independent)."`
+	OnError   string `env:"RATELIMITD_ON_ERROR" oneof:"error,allow,deny,local" placeholder:"error|allow|deny|local" default:"error" help:"Answer while Redis is unreachable, for rules and domains without on_error."`
 
 	Families []string `name:"response-headers" env:"RATELIMITD_RESPONSE_HEADERS" oneof:"ratelimit,x-ratelimit,ietf,retry-after" placeholder:"FAMILY" help:"Header families for domains without headers: ratelimit, x-ratelimit, ietf, retry-after."`
 
 	Headers         bool   `name:"limit-response-headers-enabled" env:"LIMIT_RESPONSE_HEADERS_ENABLED" help:"Send clients headers of the family ratelimit, with the names below."`
 	LimitHeader     string `env:"LIMIT_LIMIT_HEADER" form:"header" otherwise:"RateLimit-Limit" default:"RateLimit-Limit" help:"Header with the requests per unit."`
-	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the requests left."`
+	RemainingHeader string `env:"LIMIT_REMAINING_HEADER" form:"header" otherwise:"RateLimit-Remaining" default:"RateLimit-Remaining" help:"Header with the remaining requests."`
 	ResetHeader     string `env:"LIMIT_RESET_HEADER" form:"header" otherwise:"RateLimit-Reset" default:"RateLimit-Reset" help:"Header with the seconds until the limit resets."`
 
 	Metadata  bool    `name:"response-dynamic-metadata" env:"RESPONSE_DYNAMIC_METADATA" help:"Send dynamic metadata with answers."`
-	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, what is left and how long to wait to dynamic metadata."`
+	Explain   bool    `name:"decision-metadata" env:"RATELIMITD_DECISION_METADATA" help:"Add the rule that decided, the remaining hits and the wait to dynamic metadata."`
 	NearRatio float32 `name:"near-limit-ratio" env:"NEAR_LIMIT_RATIO" clamp:"0..1" default:"0.8" help:"Fraction of a limit, from 0 to 1, above which hits count as near the limit."`
 
 	CalendarMonths bool `name:"use-calendar-month-rate-limit" env:"USE_CALENDAR_MONTH_RATE_LIMIT" help:"Months are calendar months in UTC instead of 30 days, for fixed windows and limits that requests carry."`
@@ -207,7 +207,7 @@ type redisOptions struct {
 	Auth         string        `env:"AUTH" help:"Password, or user:password."`
 	AuthFile     string        `env:"AUTH_FILE" placeholder:"FILE" help:"Password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
-	Sharded      bool          `env:"SHARDED" help:"Several servers or slots are behind the address, so each script gets the keys of one counter. Unset: the service finds out."`
+	Sharded      bool          `env:"SHARDED" help:"Several servers or slots are behind the address. Unset: found out."`
 	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum connections; on a cluster, to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`
@@ -304,8 +304,8 @@ type tlsOptions struct {
 	Use       bool   `name:"grpc-server-use-tls" env:"GRPC_SERVER_USE_TLS" help:"Encrypt gRPC."`
 	Cert      string `name:"grpc-server-tls-cert" env:"GRPC_SERVER_TLS_CERT" placeholder:"FILE" help:"Certificate."`
 	Key       string `name:"grpc-server-tls-key" env:"GRPC_SERVER_TLS_KEY" placeholder:"FILE" help:"Private key."`
-	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" placeholder:"FILE" help:"Authorities for clients' certificates. With GRPC_SERVER_USE_TLS=true, and only then, clients need a certificate; only these authorities are trusted."`
-	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must contain. It needs GRPC_CLIENT_TLS_CACERT."`
+	ClientCA  string `name:"grpc-client-tls-cacert" env:"GRPC_CLIENT_TLS_CACERT" placeholder:"FILE" help:"Authorities for clients' certificates. Only with GRPC_SERVER_USE_TLS=true, clients need one."`
+	ClientSAN string `name:"grpc-client-tls-san" env:"GRPC_CLIENT_TLS_SAN" help:"DNS name, IP or URI (spiffe://...) that a client's certificate must contain."`
 }
 
 // tracingOptions are the settings of tracing.
@@ -320,7 +320,7 @@ type tracingOptions struct {
 
 // statisticsOptions are the settings of envoyproxy/ratelimit's statistics.
 type statisticsOptions struct {
-	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off StatsD, the listener for Prometheus, and the names of envoyproxy/ratelimit in /metrics."`
+	Disabled bool `name:"disable-stats" env:"DISABLE_STATS" help:"Turn off StatsD, the second port for Prometheus, and envoyproxy/ratelimit's names in /metrics."`
 
 	Prometheus       bool   `name:"use-prometheus" env:"USE_PROMETHEUS" help:"Serve the metrics on PROMETHEUS_ADDR too."`
 	PrometheusAddr   string `env:"PROMETHEUS_ADDR" default:":9090" placeholder:"HOST:PORT" help:"Address of the second listener for metrics."`

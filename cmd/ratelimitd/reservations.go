@@ -9,7 +9,7 @@ import (
 
 // reservationOptions are the settings of reservations.
 type reservationOptions struct {
-	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs reservation IDs; use the variable, because other users can see the command line. Unset: a random one, shared in Redis."`
+	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs reservation IDs. Unset: a random one, shared in Redis."`
 }
 
 const leastReservationKey = 16 // bytes

@@ -44,22 +44,37 @@ func TestSettingsPage(t *testing.T) {
 	}
 }
 
-// settingsTables are the settings of serve, a table for each group.
-func settingsTables(t *testing.T, model *kong.Application) string {
+// settingsOf are the rows of one group: ratelimitd's settings, and those of envoyproxy/ratelimit.
+type settingsOf struct {
+	title      string
+	ours, lyft []string
+	perSecond  []string // settings of the second Redis that mean the same as the first one's
+}
+
+// text is the group's section. The settings of envoyproxy/ratelimit are collapsed: their users know them.
+func (g *settingsOf) text() string {
+	const head = "| variable | type (default) | meaning |\n|---|---|---|\n"
 	var b strings.Builder
-	group, settings := "", 0
-	var perSecond []string                    // settings of the second Redis that mean the same as the first one's
-	plainFlags := make(map[string]*kong.Flag) // by variable
-	var rows []string                         // of the group
-	var silent []string                       // without effect
-	ofSecond := func() {
-		b.WriteString(strings.Join(rows, ""))
-		rows = nil
-		if perSecond != nil {
-			fmt.Fprintf(&b, "\n%s describe the second Redis, as the settings without `PERSECOND_` describe the first.\n", strings.Join(perSecond, ", "))
-		}
-		perSecond = nil
+	fmt.Fprintf(&b, "\n## %s\n", g.title)
+	if len(g.ours) > 0 {
+		b.WriteString("\n" + head + strings.Join(g.ours, ""))
 	}
+	if len(g.lyft) > 0 {
+		fmt.Fprintf(&b, "\n<details>\n<summary>From envoyproxy/ratelimit: %d settings</summary>\n\n%s%s", len(g.lyft)+len(g.perSecond), head, strings.Join(g.lyft, ""))
+		if g.perSecond != nil {
+			fmt.Fprintf(&b, "\n%s describe the second Redis, as the settings without `PERSECOND_` describe the first.\n", strings.Join(g.perSecond, ", "))
+		}
+		b.WriteString("\n</details>\n")
+	}
+	return b.String()
+}
+
+// settingsTables are the settings of serve, a section for each group: first the groups with settings of ratelimitd.
+func settingsTables(t *testing.T, model *kong.Application) string {
+	settings := 0
+	plainFlags := make(map[string]*kong.Flag) // by variable
+	var groups []*settingsOf
+	var silent []string // without effect
 	for _, f := range model.DefaultCmd.Flags {
 		if f.Hidden || len(f.Envs) == 0 {
 			continue
@@ -77,16 +92,15 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			silent = append(silent, "`"+name+"`")
 			continue
 		}
-		if f.Group.Title != group {
-			ofSecond()
-			group = f.Group.Title
-			fmt.Fprintf(&b, "\n## %s\n\n| variable | type (default) | meaning |\n|---|---|---|\n", group)
+		if len(groups) == 0 || groups[len(groups)-1].title != f.Group.Title {
+			groups = append(groups, &settingsOf{title: f.Group.Title})
 		}
+		group := groups[len(groups)-1]
 		meaning := strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(strings.TrimSuffix(f.Help, "."))
 		preset := shownDefault(f)
 		plain := plainFlags["REDIS_"+strings.TrimPrefix(name, "REDIS_PERSECOND_")]
 		if plain != nil && plain.Help == f.Help && kindOf(plain) == kindOf(f) && shownDefault(plain) == preset {
-			perSecond = append(perSecond, "`"+name+"`")
+			group.perSecond = append(group.perSecond, "`"+name+"`")
 			continue
 		}
 		plainFlags[name] = f
@@ -96,19 +110,30 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		if preset != "" {
 			preset = " (`" + preset + "`)"
 		}
-		if n := len(rows) - 1; meaning == "Private key" && n >= 0 { // in one row with its certificate
-			before, after, _ := strings.Cut(rows[n], "` | file | ")
-			rows[n] = before + "`, `" + name + "` | file | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
+		rows := &group.lyft
+		if strings.HasPrefix(name, "RATELIMITD_") {
+			rows = &group.ours
+		}
+		if n := len(*rows) - 1; meaning == "Private key" && n >= 0 { // in one row with its certificate
+			before, after, _ := strings.Cut((*rows)[n], "` | file | ")
+			(*rows)[n] = before + "`, `" + name + "` | file | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
 			continue
 		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning))
+		*rows = append(*rows, fmt.Sprintf("| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning))
 	}
-	ofSecond()
-	fmt.Fprintf(&b, "\n## Without effect\n\n%s: [why](compatibility.md#without-effect).\n", strings.Join(silent, ", "))
+	var ours, lyft strings.Builder
+	for _, g := range groups {
+		if len(g.ours) > 0 {
+			ours.WriteString(g.text())
+		} else {
+			lyft.WriteString(g.text())
+		}
+	}
 	if settings < 120 {
 		t.Errorf("only %d settings", settings)
 	}
-	return b.String() + "\n"
+	return ours.String() + lyft.String() +
+		fmt.Sprintf("\n## Without effect\n\n%s: [why](compatibility.md#without-effect).\n\n", strings.Join(silent, ", "))
 }
 
 // kindOf names the values that a setting accepts.
