@@ -83,7 +83,7 @@ func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 		}
 	}
 	if !unit.OnWire() {
-		return nil, fmt.Errorf("%q is no unit of time: use s, m, h, d, w or %s", name,
+		return nil, fmt.Errorf("%q is not a unit of time: use s, m, h, d, w or %s", name,
 			strings.Join(descriptor.WireUnitNames, ", "))
 	}
 	return &limiter.RequestLimit{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil

@@ -91,7 +91,7 @@ func TestExplainCommand(t *testing.T) {
 		{[]string{"--quota-bucket", "--domain", "egde", "method=GET"}, 3, "did you mean edge?", ""},
 		{[]string{"method"}, 2, "", "descriptor 1: \"method\" has no value: write `method=value`"},
 		{[]string{"--limit", "many", "method=GET"}, 2, "", "--limit many: write requests per window"},
-		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is no unit of time`},
+		{[]string{"--limit", "9/fortnight", "method=GET"}, 2, "", `"fortnight" is not a unit of time`},
 		{[]string{"--limit", "9/99999999years", "method=GET"}, 2, "", "more than 90 years"},
 		{[]string{}, 2, "", "descriptor"},
 		{[]string{"--color", "always", "method=GET,path=/search"}, 0, "\x1b[32m> exact", ""},

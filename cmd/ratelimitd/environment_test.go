@@ -155,11 +155,11 @@ func TestClientCertificatesWithoutTLS(t *testing.T) {
 func TestInvalidVariable(t *testing.T) {
 	for _, c := range []struct{ name, value, says string }{
 		{"GRPC_PORT", "http", "GRPC_PORT"},
-		{"SHADOW_MODE", "perhaps", `must be true or false, this is "perhaps"`},
-		{"RATELIMITD_ON_ERROR", "panic", "--on-error: must be `error`, `allow`, `deny` or `local`, this is \"panic\" (from envar RATELIMITD_ON_ERROR"},
+		{"SHADOW_MODE", "perhaps", `must be true or false, not "perhaps"`},
+		{"RATELIMITD_ON_ERROR", "panic", "--on-error: must be `error`, `allow`, `deny` or `local`, not \"panic\" (from envar RATELIMITD_ON_ERROR"},
 		{"REDIS_TIMEOUT", "10", "REDIS_TIMEOUT"},
 		{"NEAR_LIMIT_RATIO", "most", "NEAR_LIMIT_RATIO"},
-		{"RATELIMITD_RESPONSE_HEADERS", "x-headers", "must be `ratelimit`, `x-ratelimit`, `ietf` or `retry-after`, this is \"x-headers\""},
+		{"RATELIMITD_RESPONSE_HEADERS", "x-headers", "must be `ratelimit`, `x-ratelimit`, `ietf` or `retry-after`, not \"x-headers\""},
 		{"CONFIG_TYPE", "CONSUL", "FILE"},
 		{"BACKEND_TYPE", "memcache", "memcached"},
 	} {

@@ -65,7 +65,7 @@ func TestTestCommand(t *testing.T) {
 		{[]string{bad}, 2, "r_test.yaml:1:1: unknown key `case`: did you mean `cases`?", "1 of 1 test file cannot be run"},
 		{[]string{failing, bad}, 2, "1 of 1 case failed, 1 file cannot be run", ""},
 		{[]string{"--coverage", untested}, 2, "s.yaml:2:1: unknown key `descriptor`", "rules without tests cannot be used"},
-		{[]string{filepath.Join(passing, "r.yaml")}, 2, "", "r.yaml is no test file: did you mean"},
+		{[]string{filepath.Join(passing, "r.yaml")}, 2, "", "r.yaml is not a test file: did you mean"},
 		{[]string{t.TempDir()}, 2, "", "there is no file named *_test.yaml"},
 		{[]string{filepath.Join(passing, "gone")}, 2, "", "no such file"},
 		{[]string{"--run", "twice", passing}, 2, "", "--run twice matches no case"},

@@ -69,12 +69,12 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 		}
 		b, err := strconv.ParseBool(v)
 		if err != nil {
-			return fmt.Errorf("must be true or false, this is %q", v)
+			return fmt.Errorf("must be true or false, not %q", v)
 		}
 		target.SetBool(b)
 		return nil
 	default:
-		return fmt.Errorf("must be true or false, this is %v", v)
+		return fmt.Errorf("must be true or false, not %v", v)
 	}
 }
 
@@ -110,11 +110,11 @@ func (t textValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 				return nil
 			}
 		}
-		return otherwise(fmt.Errorf("must be %s, this is %q", yamlform.List(names, "or"), v))
+		return otherwise(fmt.Errorf("must be %s, not %q", yamlform.List(names, "or"), v))
 	}
 	if tag.Has("form") {
 		if err := forms[tag.Get("form")](v); err != nil {
-			return otherwise(fmt.Errorf("%w, this is %q", err, v))
+			return otherwise(fmt.Errorf("%w, not %q", err, v))
 		}
 	}
 	target.SetString(v)
@@ -187,7 +187,7 @@ func (m *adjustments) ranged(what string, parse func(string, reflect.Value) erro
 		switch err := parse(text, value); {
 		case err != nil, least.IsValid() && less(value, least), most.IsValid() && less(most, value), isNaN(value) &&
 			!tag.Has("clamp"):
-			return fmt.Errorf("must be %s%s, this is %q", what, between(least, most, write), text)
+			return fmt.Errorf("must be %s%s, not %q", what, between(least, most, write), text)
 		}
 		var used reflect.Value
 		if tag.Has("nonpositive") && !less(reflect.Zero(target.Type()), value) {

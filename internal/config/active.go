@@ -87,7 +87,7 @@ func (a *activeReading) readTime(v yamlform.Value, into *int64) {
 	}
 	t, err := time.ParseInLocation(form, text, a.active.Zone)
 	if err != nil || len(text) != len(form) || t.Unix() <= 0 {
-		v.Errorf("`%s` must be a day or a time after 1970, such as 2026-12-01 or 2026-12-01T18:00, this is %s", v.Key(),
+		v.Errorf("`%s` must be a day or a time after 1970, such as 2026-12-01 or 2026-12-01T18:00, not %s", v.Key(),
 			yamlform.Quote(text))
 		a.bad = true
 		return
@@ -99,7 +99,7 @@ func (a *activeReading) readWeekdays(v yamlform.Value) {
 	a.limited = true
 	switch {
 	case !v.IsList():
-		v.Errorf("`weekdays` must be a list, this is %s: write some of %s in brackets", v.What(),
+		v.Errorf("`weekdays` must be a list, not %s: write some of %s in brackets", v.What(),
 			yamlform.List(descriptor.WeekdayNames, "and"))
 		a.bad = true
 		return
@@ -142,7 +142,7 @@ func (a *activeReading) readHours(v yamlform.Value) {
 	}
 	switch {
 	case !ok:
-		v.Errorf("`hours` must be two times of a day, such as 08:00-20:00 or 22:00-06:00, this is %s", yamlform.Quote(text))
+		v.Errorf("`hours` must be two times of a day, such as 08:00-20:00 or 22:00-06:00, not %s", yamlform.Quote(text))
 	case a.active.Begin == a.active.End:
 		v.Errorf("`hours` begin and end at %s: for a whole day leave them out", strconv.Quote(text[:5]))
 	default:

@@ -43,7 +43,7 @@ func readClasses(v yamlform.Value) *descriptor.Classes {
 func readGuarantees(c *descriptor.Classes, v yamlform.Value) {
 	switch {
 	case !v.IsMap():
-		v.Errorf("`guaranteed_percent` must be a map, this is %s: write `{critical: 20}`", v.What())
+		v.Errorf("`guaranteed_percent` must be a map, not %s: write `{critical: 20}`", v.What())
 		return
 	case v.Len() == 0:
 		v.Errorf("`guaranteed_percent` is empty: write what a class is guaranteed, such as `{critical: 20}`, or leave " +
@@ -85,19 +85,20 @@ func (l *limitReading) share() bool {
 	switch {
 	case l.limit.FirstHit:
 		return reject("align",
-			"`classes` and `align: first_hit`: what a class is still due follows from the end of a window on the clock; leave "+
-				"out `align`")
+			"`classes` and `align: first_hit` cannot be combined: guarantees need windows that end on the clock; leave out "+
+				"`align`")
 	case l.limit.CountDenied == descriptor.DeniedCount:
 		return reject("count_denied",
-			"`classes` and `count_denied: true`: denied hits of one class would use up what another one is guaranteed; leave "+
-				"out `count_denied`")
+			"`classes` and `count_denied: true` cannot be combined: denied hits of one class would use up another one's "+
+				"guarantee; leave out `count_denied`")
 	case l.limit.Lease:
 		return reject("lease",
-			"`classes` and `lease: true`: a permit that is taken in advance belongs to one class; leave out `lease`")
+			"`classes` and `lease: true` cannot be combined: a permit that is taken in advance belongs to one class; leave "+
+				"out `lease`")
 	case l.limit.Penalty != nil:
 		return reject("penalty",
-			"`classes` and `penalty`: the penalty of one class would deny the others, which share its counter; leave out "+
-				"one of them")
+			"`classes` and `penalty` cannot be combined: the penalty of one class would deny the others, which share its "+
+				"counter; leave out one of them")
 	}
 	if err := l.limit.Share(l.classes); err != nil {
 		l.cannotCount(l.at("classes"), err)

@@ -64,7 +64,7 @@ func TestBadClasses(t *testing.T) {
 		{kind + "classes: {by: '', guaranteed_percent: {a: 5}}}}", []string{"2:95: `by` is empty"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {}}}}", []string{"2:121: `guaranteed_percent` is empty"}},
 		{kind + "classes: {by: kind, guaranteed_percent: 20}}}", []string{"2:121: `guaranteed_percent` must be a map"}},
-		{kind + "classes: {by: kind, guaranteed_percent: {a: 0}}}}", []string{"2:125: \"a\" in `guaranteed_percent` must be a whole number from 1 to 100, this is the number 0"}},
+		{kind + "classes: {by: kind, guaranteed_percent: {a: 0}}}}", []string{"2:125: \"a\" in `guaranteed_percent` must be a whole number from 1 to 100, not the number 0"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 60, b: 41}}}}", []string{"2:121: `guaranteed_percent` is 101 in all"}},
 		{kind + "classes: {by: kind, guaranteed_percent: {a: 1, b: 1, c: 1, d: 1, e: 1, f: 1}}}}", []string{"2:121: `guaranteed_percent` has 6 classes: 5 are the most"}},
 		{kind + "classes: {by: kin, guaranteed_percent: {a: 60}}}}", []string{"2:90: `classes` by \"kin\": no level of this rule has this key; it has `kind`"}},

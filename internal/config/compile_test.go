@@ -291,7 +291,7 @@ func TestErrors(t *testing.T) {
 			"a.yaml:4:5: unknown key `ratelimit`: did you mean `rate_limit`?",
 			"a.yaml:5:5: a descriptor without a `key`",
 			"a.yaml:6:24: unknown unit \"fortnite\": write `millisecond`, `second`, `minute`",
-			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the number -3",
+			"a.yaml:6:53: `requests_per_unit` must be a whole number from 0 to 9007199254740991, not the number -3",
 			"b.yaml:2:1: unknown key `descriptor`: did you mean `descriptors`?",
 		}},
 		{"camel case", []string{"domain: a\ndescriptors: [{key: k, rateLimit: {unit: minutes, requestsPerUnit: 3}}]\n"}, false, []string{
@@ -319,26 +319,26 @@ func TestErrors(t *testing.T) {
 			"a.yaml:6:22: key `x` twice in one map: the first is on line 6",
 		}},
 		{"siblings twice", []string{"domain: a\ndescriptors:\n  - {key: k, value: v}\n  - {key: k}\n  - {key: k, value: v}\n  - {key: k, value: \"\"}\n"}, false, []string{
-			"a.yaml:5:5: a descriptor with key \"k\" and value \"v\" twice: the first is on line 3: write one descriptor",
-			"a.yaml:6:5: a descriptor with key \"k\" and no value twice: the first is on line 4: write one descriptor",
+			"a.yaml:5:5: duplicate descriptor: key \"k\" and value \"v\" is already defined on line 3: write one descriptor",
+			"a.yaml:6:5: duplicate descriptor: key \"k\" without a value is already defined on line 4: write one descriptor",
 		}},
 		{"domain twice in a file", []string{"domain: a\n---\ndomain: b\n---\ndomain: a\n"}, false, []string{
-			"a.yaml:5:9: domain \"a\" twice, it belongs to a.yaml:1",
+			"a.yaml:5:9: duplicate domain \"a\": it is already defined at a.yaml:1",
 		}},
 		{"domain in two files", []string{"domain: a\n", "domain: a\n", "domain: c\n"}, false, []string{
-			"b.yaml:1:9: domain \"a\" twice, it belongs to a.yaml:1",
+			"b.yaml:1:9: duplicate domain \"a\": it is already defined at a.yaml:1",
 		}},
 		{"merged domains with the same descriptor", []string{
 			"domain: a\ndescriptors: [{key: k}, {key: j}]\n", "domain: a\ndescriptors: [{key: l}]\n", "domain: a\ndescriptors: [{key: l}, {key: j, value: x}]\n",
 		}, true, []string{
-			"c.yaml:2:15: a descriptor with key \"l\" and no value twice in domain \"a\": the first is at b.yaml:2",
+			"c.yaml:2:15: duplicate descriptor: key \"l\" without a value is already defined in domain \"a\", at b.yaml:2",
 		}},
 		{"float", []string{"domain: a\ndescriptors: [{key: 1.5, rate_limit: {unit: day, requests_per_unit: 2.0}}]\n"}, false, []string{
-			"a.yaml:2:21: `key` must be text, this is the number 1.5: write it in quotes, \"1.5\"",
-			"a.yaml:2:69: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the number 2.0",
+			"a.yaml:2:21: `key` must be text, not the number 1.5: write it in quotes, \"1.5\"",
+			"a.yaml:2:69: `requests_per_unit` must be a whole number from 0 to 9007199254740991, not the number 2.0",
 		}},
 		{"number in quotes", []string{"domain: a\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: \"2\"}}]\n"}, false, []string{
-			"a.yaml:2:67: `requests_per_unit` must be a whole number from 0 to 9007199254740991, this is the text \"2\"",
+			"a.yaml:2:67: `requests_per_unit` must be a whole number from 0 to 9007199254740991, not the text \"2\"",
 		}},
 		{"too deep", []string{deep}, false, []string{"a.yaml:2:7"}},
 		{"alias bomb", []string{bomb}, false, []string{"a.yaml:3:"}},
@@ -349,14 +349,14 @@ func TestErrors(t *testing.T) {
 			"a.yaml:5:9", "a.yaml:6:5: key `<<` twice in one map",
 		}},
 		{"merge of a list item that is no map", []string{"domain: a\ndescriptors:\n  - {key: k, <<: [x]}\n  - {key: j, <<: 3}\n"}, false, []string{
-			"a.yaml:3:19: `<<` merges maps, this is the text \"x\"", "a.yaml:4:18: `<<` merges a map or a list of maps, this is the number 3",
+			"a.yaml:3:19: `<<` merges maps, not the text \"x\"", "a.yaml:4:18: `<<` merges a map or a list of maps, not the number 3",
 		}},
 		{"an error behind an anchor is reported once", []string{"domain: a\ndescriptors:\n  - {key: a, rate_limit: &l {unit: eon}}\n  - {key: b, rate_limit: *l}\n  - {key: c, rate_limit: *l}\n"}, false, []string{
 			"a.yaml:3:36: unknown unit \"eon\"",
 		}},
 		{"metadata that no answer can carry", []string{"domain: a\ndescriptors:\n  - {key: a, metadata: {x: .inf, y: !!binary gA==, [1]: 2}}\n  - {key: b, metadata: [1]}\n"}, false, []string{
-			"a.yaml:3:28: `metadata` may hold", "a.yaml:3:37: `metadata` may hold", "a.yaml:3:52: a key in `metadata` must be text, this is a list",
-			"a.yaml:4:24: `metadata` must be a map, this is a list",
+			"a.yaml:3:28: `metadata` may hold", "a.yaml:3:37: `metadata` may hold", "a.yaml:3:52: a key in `metadata` must be text, not a list",
+			"a.yaml:4:24: `metadata` must be a map, not a list",
 		}},
 
 		{"wrong indentation", []string{"domain: a\ndescriptors:\n  - key: k\n    value: x\n   rate_limit: {}\n"}, false, []string{"a.yaml:5:1: not YAML: did not find expected"}},

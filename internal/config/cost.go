@@ -38,8 +38,8 @@ func (d *descriptorReading) readCost(v yamlform.Value) {
 		if v.Written() == "0" {
 			or = "; for requests that cost nothing write a descriptor with `rate_limit: {unlimited: true}`"
 		}
-		v.Errorf("`cost` must be a whole number from 1 to %d, or a map such as `{model: {large: 10, \"*\": 1}}`, "+
-			"this is %s%s", maxWeight, v.What(), or)
+		v.Errorf("`cost` must be a whole number from 1 to %d, or a map such as `{model: {large: 10, \"*\": 1}}`, not %s%s",
+			maxWeight, v.What(), or)
 	case v.Len() == 0:
 		v.Errorf("`cost` is empty: write a number, such as `cost: 5`, or a map, such as `cost: {model: {large: 10, " +
 			"\"*\": 1}}`")
@@ -129,10 +129,10 @@ func (d *descriptorReading) checkCost() {
 func notCounted(rule *descriptor.Rule) string {
 	switch {
 	case rule.Unlimited:
-		return "`unlimited: true`: nothing is counted; leave it out"
+		return "`unlimited: true` cannot be combined: nothing is counted; leave it out"
 	case slices.ContainsFunc(rule.Limits, func(l descriptor.Limit) bool { return l.Algorithm == descriptor.Concurrency }):
-		return "`algorithm: concurrency`: a request takes one place, whatever it costs; write this limit in a " +
-			"descriptor of its own"
+		return "`algorithm: concurrency` cannot be combined: a request takes one place, whatever its cost; write this " +
+			"limit in its own descriptor"
 	default:
 		return ""
 	}

@@ -75,12 +75,12 @@ func TestBadHitCost(t *testing.T) {
 		text string
 		want []string
 	}{
-		{"{key: k, cost: 0" + limit, []string{"2:18: `cost` must be a whole number from 1 to 1000000, or a map such as `{model: {large: 10, \"*\": 1}}`, this is the number 0; for requests that cost nothing write a descriptor with `rate_limit: {unlimited: true}`"}},
+		{"{key: k, cost: 0" + limit, []string{"2:18: `cost` must be a whole number from 1 to 1000000, or a map such as `{model: {large: 10, \"*\": 1}}`, not the number 0; for requests that cost nothing write a descriptor with `rate_limit: {unlimited: true}`"}},
 		{"{key: k, cost: 1.5" + limit, []string{"2:18: `cost` must be a whole number from 1 to 1000000"}},
 		{"{key: k, cost: 1000001" + limit, []string{"2:18: `cost` must be a whole number"}},
 		{"{key: k, cost: double" + limit, []string{"2:18: `cost` must be a whole number"}},
 		{"{key: k, cost: {k: {}}" + limit, []string{"2:22: `cost` by \"k\" is empty"}},
-		{"{key: k, cost: {k: {a: 0, b: 1.5, '*': 1}}" + limit, []string{"2:26: \"a\" in `cost` must be a whole number from 1 to 1000000, this is the number 0", "2:32: \"b\" in `cost`"}},
+		{"{key: k, cost: {k: {a: 0, b: 1.5, '*': 1}}" + limit, []string{"2:26: \"a\" in `cost` must be a whole number from 1 to 1000000, not the number 0", "2:32: \"b\" in `cost`"}},
 		{"{key: k, cost: {k: {a: 1, a: 2, '*': 1}}" + limit, []string{"2:29: \"a\" twice in `cost`"}},
 		{"{key: k, cost: {k: {a: 1}}" + limit, []string{"2:22: `cost` by \"k\" does not say what a hit counts for if the value is none of these, and the rule matches others: write it, such as `\"*\": 1`"}},
 		{"{key: k, value: x, cost: {k: {a: 1}}" + limit, []string{"2:32: `cost` by \"k\" does not say what a hit counts for if the value is none of these, and the rule matches \"x\""}},

@@ -24,11 +24,12 @@ func (l *limitReading) enforced(says bool, key string, e descriptor.Enforcement)
 func (l *limitReading) checkEnforcement() {
 	switch {
 	case l.second != "":
-		l.at(l.second).Errorf("`%s` and `%s`: a limit has one of %s; leave out the others", l.whom, l.second,
+		l.at(l.second).Errorf("`%s` and `%s` cannot be combined: a limit has one of %s; leave out the others",
+			l.whom, l.second,
 			yamlform.List(enforcementKeys, "and"))
 	case l.whom != "" && l.whom != "soft" && len(l.replaces) > 0:
-		l.at("replaces").Errorf("`replaces` and `%s`: customers for whom this limit is not enforced would have no limit at "+
-			"all; leave out one of them", l.whom)
+		l.at("replaces").Errorf("`replaces` and `%s` cannot be combined: customers for whom this limit is not enforced "+
+			"would have no limit; leave out one of them", l.whom)
 	default:
 		return
 	}

@@ -62,7 +62,7 @@ func foreignOf(doc yamlform.Value) (f foreign, is bool) {
 		return f, false
 	}
 	f.doc = doc
-	what := "no rule file"
+	what := "not a rule file"
 	switch {
 	case object:
 		what = "a Kubernetes object (`kind: " + yamlform.Clip(top["kind"].Written()) + "`), not a rule file"

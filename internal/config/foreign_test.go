@@ -24,9 +24,9 @@ func TestForeignFiles(t *testing.T) {
 			"a.yaml:1:1: this is a Kubernetes object (`kind: RateLimitConfig`), not a rule file: its rules are under `.spec.raw`; write that part to a file of its own, with `domain: NAME` before it"},
 		{"apiVersion: v1\nkind: Service\nspec: {}\n", "a.yaml:1:1: this is a Kubernetes object (`kind: Service`), not a rule file: its keys are `apiVersion`, `kind` and `spec`; " +
 			"a rule file has `domain: NAME` and a list of `descriptors`"},
-		{"replicaCount: 1\nratelimit:\n  config:\n" + within("    "), "a.yaml:1:1: this is no rule file: its rules are under `.ratelimit.config`; write that part to a file of its own"},
+		{"replicaCount: 1\nratelimit:\n  config:\n" + within("    "), "a.yaml:1:1: this is not a rule file: its rules are under `.ratelimit.config`; write that part to a file of its own"},
 		{"services: {web: {image: x}}\n", "a.yaml:1:1: this is a Compose file, not a rule file: its keys are `services`; a rule file has `domain: NAME` and a list of `descriptors`"},
-		{`{"a": 1, "b": 2}`, "a.yaml:1:1: this is no rule file: its keys are `a` and `b`; a rule file has `domain: NAME` and a list of `descriptors`"},
+		{`{"a": 1, "b": 2}`, "a.yaml:1:1: this is not a rule file: its keys are `a` and `b`; a rule file has `domain: NAME` and a list of `descriptors`"},
 		{"cases: []\n", "a.yaml:1:1: this is a file of tests, not a rule file: run it with `ratelimitd test`"},
 		{"domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: {{ .Values.limit }}}}\n", "a.yaml:3:55: " + isTemplate},
 		{"{{- if .Values.on }}\n" + rules + "{{- end }}\n", "a.yaml:1:1: " + isTemplate},

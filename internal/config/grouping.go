@@ -46,19 +46,19 @@ func (d *descriptorReading) checkGrouping() bool {
 	case fold && wildcardKey:
 		d.fold.Errorf("`fold_case` and a `key` with a * in it: write the key without a *")
 	case fold && kind == descriptor.MatchCIDR:
-		d.fold.Errorf("`fold_case` and `value_cidr`: addresses have no case, and all notations of one are one value; leave " +
-			"out `fold_case`")
+		d.fold.Errorf("`fold_case` and `value_cidr` cannot be combined: addresses have no case, and all notations of one " +
+			"are one value; leave out `fold_case`")
 	case fold && (group.V4 > 0 || group.V6 > 0):
 		d.fold.Errorf("`fold_case` and `group: %s`: addresses have no case; leave out `fold_case`", group)
 	case fold && !d.foldValues():
 	case group == descriptor.Group{}:
 		return true
 	case d.spec.ShareThreshold:
-		d.group.Errorf("`group` and `share_threshold`: all values share one counter, so groups have no effect; leave out " +
-			"one of them")
+		d.group.Errorf("`group` and `share_threshold` cannot be combined: all values share one counter, so groups have no " +
+			"effect; leave out one of them")
 	case d.spec.Condition:
-		d.group.Errorf("`group` and `condition`: the value is no part of the counter, so groups have no effect; leave out " +
-			"one of them")
+		d.group.Errorf("`group` and `condition` cannot be combined: the value is not part of the counter, so groups have " +
+			"no effect; leave out one of them")
 	case group.Capture > 0:
 		return d.checkCapture()
 	case wildcardKey:

@@ -58,7 +58,7 @@ func TestGroupingErrors(t *testing.T) {
 		"{key: a, group: ipv6/64, values: [x], " + limit + "}":                                                              "`group: ipv6/64` and exact values",
 		"{key: a*, group: ipv6/64, " + limit + "}":                                                                          "`group` and a `key` with a * in it",
 		"{key: a, group: ipv4/64, " + limit + "}":                                                                           "`group`: \"ipv4/64\": an address of ipv4 has networks of 1 to 32 bits",
-		"{key: a, group: tenant, " + limit + "}":                                                                            "`group`: \"tenant\" is no group: write",
+		"{key: a, group: tenant, " + limit + "}":                                                                            "`group`: \"tenant\" is not a group: write",
 		"{key: a, group: ipv4/8, value_cidr: 10.0.0.0/16, " + limit + "}":                                                   "`group: ipv4/8` is wider than the network 10.0.0.0/16",
 		"{key: a, group: ipv6/64, value_cidr: 10.0.0.0/8, share_threshold: true, " + limit + "}":                            "`group` and `share_threshold`",
 		"{key: a, group: ipv6/64, condition: true, " + limit + "}":                                                          "`group` and `condition`",
@@ -72,11 +72,11 @@ func TestGroupingErrors(t *testing.T) {
 		"{key: a, fold_case: true, value_cidr: 10.0.0.0/8, " + limit + "}":                                                  "`fold_case` and `value_cidr`",
 		"{key: a, fold_case: true, group: ipv6/64, " + limit + "}":                                                          "`fold_case` and `group: ipv6/64`",
 		"{key: a, fold_case: true, values: [x, X], " + limit + "}":                                                          "`fold_case`: \"x\" is in `values` twice",
-		"{key: a, fold_case: true, value: X, " + limit + "}\n- {key: a, value: x, " + limit + "}":                           "a descriptor with key \"a\" and value \"x\" twice",
+		"{key: a, fold_case: true, value: X, " + limit + "}\n- {key: a, value: x, " + limit + "}":                           "duplicate descriptor: key \"a\" and value \"x\"",
 		"{key: a, condition: true, " + limit + "}\n- {key: a, value: x, inherit: true}":                                     "`inherit`: the descriptor that is inherited from, on line 3, has `condition: true`, and the one on line 4 does not",
 		"{key: a, " + limit + "}\n- {key: a, value: x, inherit: true, cost: 5}":                                             "`cost` and `inherit`, and no limit next to them: what is inherited keeps its own cost; write the `rate_limit` here too",
 		"{key: a, fold_case: true, " + limit + "}\n- {key: a, value: x, inherit: true}":                                     "`inherit`: the descriptor that is inherited from, on line 3, has `fold_case: true`, and the one on line 4 does not",
-		"{key: a, fold_case: true, values: [x], " + limit + "}\n- {key: a, fold_case: true, values: [X, y], " + limit + "}": "a descriptor with key \"a\" and \"x\" among its `values` twice",
+		"{key: a, fold_case: true, values: [x], " + limit + "}\n- {key: a, fold_case: true, values: [X, y], " + limit + "}": "duplicate descriptor: key \"a\" and \"x\" among its `values`",
 	} {
 		_, _, errs := rulesOf(t, "domain: d\ndescriptors:\n- "+text)
 		if len(errs) != 1 || !strings.Contains(errs[0], want) {

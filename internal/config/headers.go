@@ -96,7 +96,7 @@ func (h *headerReading) readName(v yamlform.Value) {
 	case name == "": // an empty name is the same as none
 		h.bad = false
 	case !wholeName.MatchString(name):
-		v.Errorf("%s is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit",
+		v.Errorf("%s is not a valid header name: write letters, digits and - _ . only, such as X-RateLimit-Limit",
 			yamlform.Quote(name))
 	case len(name) > MaxHeaderName:
 		v.Errorf("a header's name has at most %d characters, this one has %d", MaxHeaderName, len(name))
@@ -112,7 +112,7 @@ func (h *headerReading) readName(v yamlform.Value) {
 
 func (h *headerReading) readValue(v yamlform.Value) {
 	if v.IsMap() {
-		v.Errorf("`value` must be text, this is a map: a value that begins with a { needs quotes, such as \"{remaining}\"")
+		v.Errorf("`value` must be text, not a map: a value that begins with a { needs quotes, such as \"{remaining}\"")
 		h.bad = true
 		return
 	}
@@ -219,7 +219,7 @@ func longest(parts []descriptor.HeaderPart) (n int) {
 // readHeaders reads the headers of a domain. An empty list means none.
 func readHeaders(v yamlform.Value) *descriptor.Headers {
 	if !v.IsList() {
-		v.Errorf("`headers` must be a list, this is %s: write some of %s in brackets, headers as `{name: NAME, value: "+
+		v.Errorf("`headers` must be a list, not %s: write some of %s in brackets, headers as `{name: NAME, value: "+
 			"VALUE}`, or `[]` for none",
 			v.What(), yamlform.List(descriptor.HeaderFamilyNames, "and"))
 		return nil

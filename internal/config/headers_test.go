@@ -19,15 +19,15 @@ func TestWrongHeadersSayWhere(t *testing.T) {
 		seventeen[i] = fmt.Sprintf("{name: h%d, value: v}", i)
 	}
 	for _, c := range []struct{ headers, want string }{
-		{"x", "2:10: `headers` must be a list, this is the text \"x\": write some of `ratelimit`, `x-ratelimit`, `ietf` and `retry-after` in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none"},
+		{"x", "2:10: `headers` must be a list, not the text \"x\": write some of `ratelimit`, `x-ratelimit`, `ietf` and `retry-after` in brackets, headers as `{name: NAME, value: VALUE}`, or `[]` for none"},
 		{"[ietff]", "2:11: unknown `headers` \"ietff\": did you mean `ietf`?"},
 		{"[{name: a}]", "2:11: a header without a `value`: write `{name: NAME, value: VALUE}`"},
 		{"[{value: a}]", "2:11: a header without a `name`: write `{name: NAME, value: VALUE}`"},
 		{"[{name: a, vlaue: b}]", "2:21: unknown key `vlaue`: did you mean `value`?"},
-		{"[{name: 'a b', value: c}]", "2:18: \"a b\" is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit"},
-		{"[{name: ':status', value: 200}]", "2:18: \":status\" is no header's name: write letters, digits and - _ . only, such as X-RateLimit-Limit"},
+		{"[{name: 'a b', value: c}]", "2:18: \"a b\" is not a valid header name: write letters, digits and - _ . only, such as X-RateLimit-Limit"},
+		{"[{name: ':status', value: 200}]", "2:18: \":status\" is not a valid header name: write letters, digits and - _ . only, such as X-RateLimit-Limit"},
 		{"[{name: Transfer-Encoding, value: chunked}]", "2:18: \"Transfer-Encoding\" belongs to the connection or the body of an answer, and a rule file must not set it: leave it out"},
-		{"[{name: a, value: {limit}}]", "2:28: `value` must be text, this is a map: a value that begins with a { needs quotes, such as \"{remaining}\""},
+		{"[{name: a, value: {limit}}]", "2:28: `value` must be text, not a map: a value that begins with a { needs quotes, such as \"{remaining}\""},
 		{`[{name: a, value: "{remain}"}]`, "2:28: unknown placeholder \"remain\": did you mean `remaining`?"},
 		{`[{name: a, value: "{limit"}]`, "2:28: a { without a }: a placeholder is one of `{limit}`, `{capacity}`, `{used}`, `{used_percent}`, `{remaining}`, `{reset}`, `{reset_unix}`, `{window}`, `{name}` and `{retry_after}`; write {{ for a brace"},
 		{`[{name: a, value: "limit}"}]`, "2:28: a } without a {: a placeholder is one of `{limit}`, `{capacity}`, `{used}`, `{used_percent}`, `{remaining}`, `{reset}`, `{reset_unix}`, `{window}`, `{name}` and `{retry_after}`; write }} for a brace"},

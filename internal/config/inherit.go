@@ -20,7 +20,7 @@ func (r *ruleReader) inherit(d *descriptorReading) {
 		return
 	}
 	if d.spec.Kind == 0 && descriptor.HasWildcard(d.spec.Key) {
-		d.inherit.Errorf("`inherit` and a `key` with a * in it: there is no one key to take from")
+		d.inherit.Errorf("`inherit` cannot be used with a * in `key`: it needs one key to inherit from")
 		return
 	}
 	if r.inheriting == nil {
@@ -63,7 +63,8 @@ func (r *ruleReader) complete(siblings []descriptor.NodeSpec) {
 		}
 		from, found := alone[siblings[i].Key]
 		if !found {
-			v.Errorf("`inherit`: no descriptor next to this one has the key %s and no value", yamlform.Quote(siblings[i].Key))
+			v.Errorf("`inherit`: there is no descriptor next to this one with the key %s and no value",
+				yamlform.Quote(siblings[i].Key))
 			continue
 		}
 		r.inheritFrom(&siblings[i], &siblings[from], inheritance{asked: v})

@@ -165,9 +165,9 @@ descriptors:
 func TestInheritErrors(t *testing.T) {
 	const limit = "rate_limit: {unit: day, requests_per_unit: 1}"
 	for text, want := range map[string]string{
-		"- {key: a, value: x, inherit: true, " + limit + "}":                                  `3:31: ` + "`inherit`: no descriptor next to this one has the key \"a\" and no value",
+		"- {key: a, value: x, inherit: true, " + limit + "}":                                  `3:31: ` + "`inherit`: there is no descriptor next to this one with the key \"a\" and no value",
 		"- {key: a, inherit: true, " + limit + "}":                                            "`inherit` needs a `value`",
-		"- {key: a*, value: x, inherit: true, " + limit + "}":                                 "`inherit` and a `key` with a * in it",
+		"- {key: a*, value: x, inherit: true, " + limit + "}":                                 "`inherit` cannot be used with a * in `key`",
 		"- {key: a, " + limit + "}\n- {key: a, value: x, inherit: yes please, " + limit + "}": "`inherit`",
 		"- {key: a, descriptors: [{key: b, values: [x, y], " + limit + "}]}\n- {key: a, value: x, inherit: true, descriptors: [{key: b, values: [y, z], " + limit + "}]}": "`inherit`: \"y\" is among the `values`",
 	} {

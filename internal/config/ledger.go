@@ -64,7 +64,8 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 	}
 	if !l.merge {
 		return []*yamlform.Error{yamlform.Position(d.Position).Errorf(
-			"domain %s twice, it belongs to %s: give this one another name or put the descriptors there", yamlform.Quote(d.Name),
+			"duplicate domain %s: it is already defined at %s; give this one another name, or move its descriptors there",
+			yamlform.Quote(d.Name),
 			where(c.specs[0].Position))}
 	}
 	if c.roots == nil {
@@ -77,7 +78,7 @@ func (l *ledger) conflicts(d *descriptor.DomainSpec) []*yamlform.Error {
 		identities(n, func(level descriptor.Level) {
 			if first, taken := c.roots[level]; taken {
 				errs = append(errs, yamlform.Position(n.Position).Errorf(
-					"%s twice in domain %s: the first is at %s", describe(level), yamlform.Quote(d.Name), where(first)))
+					"%s is already defined in domain %s, at %s", describe(level), yamlform.Quote(d.Name), where(first)))
 			}
 		})
 	}

@@ -92,7 +92,7 @@ var limitRows = []limitRow{
 			var ttl time.Duration
 			readTTL(&ttl, v)
 			if ttl%time.Second != 0 {
-				v.Errorf("`ttl` must be whole seconds here, such as 30s or 5m, this is %s", ttl)
+				v.Errorf("`ttl` must be whole seconds here, such as 30s or 5m, not %s", ttl)
 				return false
 			}
 			l.limit.Window = descriptor.Window{Unit: descriptor.Second, Multiplier: uint32(ttl / time.Second)}
@@ -355,7 +355,7 @@ func (r *ruleReader) rateLimit(v yamlform.Value) *descriptor.Rule {
 func (r *ruleReader) rateLimits(v yamlform.Value) *descriptor.Rule {
 	switch {
 	case !v.IsList():
-		v.Errorf("`rate_limits` must be a list, this is %s: begin each limit with `- name:`, or write `rate_limit` for one",
+		v.Errorf("`rate_limits` must be a list, not %s: start each limit with `- name:`, or write `rate_limit` for one",
 			v.What())
 		return nil
 	case v.Len() == 0:
@@ -447,7 +447,8 @@ func (r *ruleReader) readLimit(form *yamlform.Form[limitReading], l *limitReadin
 	case l.unlimited:
 		for i := range limitRows {
 			if row := &limitRows[i]; !row.unlimited && l.has(row.Name) {
-				l.at(row.Name).Errorf("`unlimited: true` and `%s`: nothing is counted, so leave it out", row.Name)
+				l.at(row.Name).Errorf("`unlimited: true` and `%s` cannot be combined: nothing is counted, so leave it out",
+					row.Name)
 			}
 		}
 	case inFlight && !l.bad:
@@ -481,8 +482,8 @@ func (l *limitReading) checkInFlight(at yamlform.Value) bool {
 		switch {
 		case !l.has(row.Name) || row.inFlight() || row.Name == "lease" && !l.limit.Lease:
 		case row.Name == "lease":
-			l.at(row.Name).Errorf("`lease` cannot be used with `concurrency`: a place that is taken in advance stands " +
-				"for no request")
+			l.at(row.Name).Errorf("`lease` cannot be used with `concurrency`: a place is for one request, so it cannot be " +
+				"taken in advance")
 			ok = false
 		default:
 			l.at(row.Name).Errorf("`%s` cannot be used with `concurrency`: it has `max_in_flight` and `ttl`", row.Name)
@@ -542,15 +543,15 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	if limit.Window.Location != nil {
 		switch {
 		case limit.Window.Unit.Length() < descriptor.Day.Length():
-			reject("calendar", "`calendar` needs a `unit` of a day or longer, this is `%s`", limit.Window.Unit)
+			reject("calendar", "`calendar` needs a `unit` of a day or longer, not `%s`", limit.Window.Unit)
 		case limit.FirstHit:
-			reject("align", "`calendar` and `align: first_hit`: a window can only follow one of them")
+			reject("align", "`calendar` and `align: first_hit` cannot be combined: a window can only follow one of them")
 		}
 	}
 	switch {
 	case !l.has("week_start"):
 	case limit.Window.Unit != descriptor.Week:
-		reject("week_start", "`week_start` is for `unit: week`, this is `%s`", limit.Window.Unit)
+		reject("week_start", "`week_start` is for `unit: week`, not `%s`", limit.Window.Unit)
 	case limit.Window.Location == nil:
 		reject("week_start", "`week_start` without `calendar`: write the time zone of the weeks too, such as `calendar: UTC`")
 	}
@@ -558,9 +559,10 @@ func (l *limitReading) check(at yamlform.Value) bool {
 	case limit.Penalty == nil:
 	case limit.Lease:
 		reject("lease",
-			"`lease` and `penalty`: a penalty begins with a denial, and only the store sees every denial; leave out one of them")
+			"`lease` and `penalty` cannot be combined: a penalty starts with a denial, and only the store sees every denial; "+
+				"leave out one of them")
 	case limit.Enforcement == descriptor.EnforcedSoftly:
-		reject("soft", "`soft` and `penalty`: a soft limit denies nothing; leave out one of them")
+		reject("soft", "`soft` and `penalty` cannot be combined: a soft limit denies nothing; leave out one of them")
 	}
 	if !l.has("burst") && limit.Algorithm == descriptor.LeakyBucket {
 		limit.Burst = limit.Requests
@@ -613,7 +615,7 @@ func (r *ruleReader) checkReplaces(replaces []replacedLimit, names ...string) {
 
 func (l *limitReading) readReplaces(v yamlform.Value) {
 	if !v.IsList() {
-		v.Errorf("`replaces` must be a list, this is %s: begin each entry with `- name:`", v.What())
+		v.Errorf("`replaces` must be a list, not %s: start each entry with `- name:`", v.What())
 		return
 	}
 	for item := range v.Items() {

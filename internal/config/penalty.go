@@ -17,7 +17,7 @@ func readPenalty(v yamlform.Value) *descriptor.Limit {
 	lasts, err := time.ParseDuration(text)
 	if err != nil || lasts < time.Second || lasts > descriptor.MaxPenalty || lasts%time.Second != 0 ||
 		strings.Trim(text, "0123456789hms") != "" {
-		v.Errorf("`penalty` must be a duration from 1s to 720h in whole seconds, such as 10m or 24h, this is %s",
+		v.Errorf("`penalty` must be a duration from 1s to 720h in whole seconds, such as 10m or 24h, not %s",
 			yamlform.Quote(text))
 		return nil
 	}

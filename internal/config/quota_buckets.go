@@ -33,7 +33,7 @@ func readQuotaBuckets(v yamlform.Value) *descriptor.QuotaBuckets {
 func readBucketOrder(v yamlform.Value) (order []string) {
 	switch {
 	case !v.IsList():
-		v.Errorf("`order` must be a list, this is %s: write keys of bucket ids, such as `[plan, user]`", v.What())
+		v.Errorf("`order` must be a list, not %s: write keys of bucket ids, such as `[plan, user]`", v.What())
 		return nil
 	case v.Len() == 0:
 		v.Errorf("`order` is empty: write keys of bucket ids, such as `[plan, user]`, or leave it out")
@@ -50,8 +50,8 @@ func readBucketOrder(v yamlform.Value) (order []string) {
 		case key == "":
 			item.Errorf("an empty text in `order`: write a key of bucket ids, or leave it out")
 		case descriptor.HasWildcard(key):
-			item.Errorf("`order` names keys exactly, a * in them is no wildcard: write each key, or leave %s out: keys that "+
-				"are not named follow", yamlform.Quote(key))
+			item.Errorf("`order` names keys exactly, so a * in them is not a wildcard: write each key, or leave %s out: keys "+
+				"that are not named follow", yamlform.Quote(key))
 		case slices.Contains(order, key):
 			item.Errorf("%s twice in `order`: leave out one of them", yamlform.Quote(key))
 		default:

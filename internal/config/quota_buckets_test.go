@@ -41,16 +41,16 @@ func TestWrongQuotaBucketsSayWhere(t *testing.T) {
 		many[i] = fmt.Sprint("k", i)
 	}
 	for _, c := range []struct{ buckets, want string }{
-		{"true", "2:16: `quota_buckets` must be a map of keys (`order` and `default`), this is true"},
-		{"[plan, user]", "2:16: `quota_buckets` must be a map of keys (`order` and `default`), this is a list"},
+		{"true", "2:16: `quota_buckets` must be a map of keys (`order` and `default`), not true"},
+		{"[plan, user]", "2:16: `quota_buckets` must be a map of keys (`order` and `default`), not a list"},
 		{"{ordr: [plan]}", "2:17: unknown key `ordr`: did you mean `order`?"},
-		{"{order: plan}", "2:24: `order` must be a list, this is the text \"plan\": write keys of bucket ids, such as `[plan, user]`"},
+		{"{order: plan}", "2:24: `order` must be a list, not the text \"plan\": write keys of bucket ids, such as `[plan, user]`"},
 		{"{order: []}", "2:24: `order` is empty: write keys of bucket ids, such as `[plan, user]`, or leave it out"},
 		{"{order: [plan, user, plan]}", "2:37: \"plan\" twice in `order`: leave out one of them"},
 		{"{order: [plan, '']}", "2:31: an empty text in `order`: write a key of bucket ids, or leave it out"},
-		{"{order: [plan, ~]}", "2:31: `order` must be text, this is nothing"},
-		{"{order: [plan, '*']}", "2:31: `order` names keys exactly, a * in them is no wildcard: write each key, or leave \"*\" out: keys that are not named follow"},
-		{"{order: [plan, {key: user}]}", "2:31: `order` must be text, this is a map"},
+		{"{order: [plan, ~]}", "2:31: `order` must be text, not nothing"},
+		{"{order: [plan, '*']}", "2:31: `order` names keys exactly, so a * in them is not a wildcard: write each key, or leave \"*\" out: keys that are not named follow"},
+		{"{order: [plan, {key: user}]}", "2:31: `order` must be text, not a map"},
 		{"{order: [" + strings.Join(many, ", ") + "]}", "2:24: `order` has 33 keys, 32 are the most, because rules have no more levels: leave out the others"},
 		{"{default: Deny}", "2:26: unknown `default` \"Deny\": did you mean `deny`?"},
 		{"{default: true}", "2:26: unknown `default` \"true\": write `allow` or `deny`"},

@@ -45,8 +45,8 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	case !read || unknown:
 		return nil
 	case r.home.Given() && r.mode.Given():
-		r.home.Errorf("`home` and `mode`: with a home, one region counts for all, and there is no mode; leave one " +
-			"of them out")
+		r.home.Errorf("`home` and `mode` cannot be combined: with a home, one region counts for all, and there is no " +
+			"mode; leave one of them out")
 		return nil
 	case !r.home.Given() && !r.mode.Given():
 		v.Errorf("`regions` without a `home`: write `regions: {home: eu}` with the name of the region that counts, or " +
@@ -55,7 +55,7 @@ func readRegions(v yamlform.Value) *descriptor.Regions {
 	case !r.home.Given():
 		return &r.regions
 	case !descriptor.ValidRegion(r.regions.Home):
-		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, or hash; this is %s",
+		r.home.Errorf("`home` must be the name of a region in lower case, such as eu or us-west-2, or hash, not %s",
 			yamlform.Quote(r.regions.Home))
 		return nil
 	}
@@ -120,14 +120,14 @@ func (r *ruleReader) applyRegionsTo(rule *descriptor.Rule, d *descriptor.DomainS
 func notAcrossRegions(d *descriptor.DomainSpec, l *descriptor.Limit) string {
 	switch {
 	case d.QuotaBuckets != nil:
-		return "`quota_buckets`: shares of a limit are divided in one region only; leave out one of them"
+		return "`quota_buckets` cannot be combined: shares are divided in one region only; leave out one of them"
 	case l.Algorithm == descriptor.Concurrency:
-		return "`algorithm: concurrency`: places are counted in one region only"
+		return "`algorithm: concurrency` cannot be combined: requests in flight are counted in one region only"
 	case l.Algorithm == descriptor.LeakyBucket && l.NoDelay != descriptor.NoDelayAll:
-		return "a `leaky_bucket` in which requests wait: the trip to another region is longer than their turn; use " +
-			"`token_bucket` or `nodelay: all`"
+		return "a `leaky_bucket` in which requests wait cannot be combined: the trip to another region takes longer than " +
+			"the wait; use `token_bucket` or `nodelay: all`"
 	case l.Reservations != nil:
-		return "`reservations`: they are kept in one region only; leave out one of them"
+		return "`reservations` cannot be combined: they are kept in one region only; leave out one of them"
 	case l.Lease && !windowed(l):
 		return "`lease: true` without a window on which all regions agree: use `home` with `fixed_window` or " +
 			"`sliding_window`, or leave out `lease`"

@@ -52,29 +52,29 @@ descriptors:
 
 func TestWrongRegionsSayWhere(t *testing.T) {
 	for _, c := range []struct{ domain, descriptor, want string }{
-		{"regions: eu", "", "2:10: `regions` must be a map of keys (`home` and `mode`), this is the text \"eu\""},
+		{"regions: eu", "", "2:10: `regions` must be a map of keys (`home` and `mode`), not the text \"eu\""},
 		{"regions: {}", "", "2:10: `regions` without a `home`: write `regions: {home: eu}` with the name of the region that counts, or `regions: {mode: eventual}`"},
 		{"regions: {mode: Eventual}", "", "2:17: unknown `mode` \"Eventual\": did you mean `eventual`?"},
 		{"regions: {mode: escrow}", "", "2:17: unknown `mode` \"escrow\": write `regional` or `eventual`"},
-		{"regions: {mode: eventual, home: eu}", "", "2:33: `home` and `mode`: with a home, one region counts for all, and there is no mode; leave one of them out"},
-		{"regions: {home: ''}", "", "2:17: `home` must be the name of a region in lower case, such as eu or us-west-2, or hash; this is \"\""},
-		{"regions: {home: Europe}", "", "2:17: `home` must be the name of a region in lower case, such as eu or us-west-2, or hash; this is \"Europe\""},
+		{"regions: {mode: eventual, home: eu}", "", "2:33: `home` and `mode` cannot be combined: with a home, one region counts for all, and there is no mode; leave one of them out"},
+		{"regions: {home: ''}", "", "2:17: `home` must be the name of a region in lower case, such as eu or us-west-2, or hash, not \"\""},
+		{"regions: {home: Europe}", "", "2:17: `home` must be the name of a region in lower case, such as eu or us-west-2, or hash, not \"Europe\""},
 		{"regions: {homes: eu}", "", "2:11: unknown key `homes`: did you mean `home`?"},
 
 		{"admission: all_or_nothing", "rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}}", ""},
 		{"quota_buckets: {order: [k]}", "rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}}",
-			"4:5: `regions: {home: eu}` and `quota_buckets`: shares of a limit are divided in one region only; leave out one of them"},
+			"4:5: `regions: {home: eu}` and `quota_buckets` cannot be combined: shares are divided in one region only; leave out one of them"},
 		{"", "quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}}", ""},
 		{"", "rate_limit: {algorithm: concurrency, max_in_flight: 9, ttl: 5m, regions: {home: hash}}",
-			"4:5: `regions: {home: hash}` and `algorithm: concurrency`: places are counted in one region only"},
+			"4:5: `regions: {home: hash}` and `algorithm: concurrency` cannot be combined: requests in flight are counted in one region only"},
 		{"regions: {home: eu}", "rate_limit: {algorithm: concurrency, max_in_flight: 9, ttl: 5m}",
-			"4:5: `regions: {home: eu}`, which the domain says, and `algorithm: concurrency`: places are counted in one region only; or write `regions: {mode: regional}` in the limit"},
+			"4:5: `regions: {home: eu}`, which the domain says, and `algorithm: concurrency` cannot be combined: requests in flight are counted in one region only; or write `regions: {mode: regional}` in the limit"},
 		{"regions: {home: eu}", "rate_limit: {algorithm: concurrency, max_in_flight: 9, ttl: 5m, regions: {mode: regional}}", ""},
 		{"regions: {home: eu}", "rate_limit: {unit: minute, requests_per_unit: 9, algorithm: leaky_bucket}",
-			"4:5: `regions: {home: eu}`, which the domain says, and a `leaky_bucket` in which requests wait: the trip to another region is longer than their turn; use `token_bucket` or `nodelay: all`; or write `regions: {mode: regional}` in the limit"},
+			"4:5: `regions: {home: eu}`, which the domain says, and a `leaky_bucket` in which requests wait cannot be combined: the trip to another region takes longer than the wait; use `token_bucket` or `nodelay: all`; or write `regions: {mode: regional}` in the limit"},
 		{"regions: {home: eu}", "rate_limit: {unit: minute, requests_per_unit: 9, algorithm: leaky_bucket, nodelay: all}", ""},
 		{"", "reservations: true, rate_limit: {unit: minute, requests_per_unit: 600, regions: {home: eu}}",
-			"4:5: `regions: {home: eu}` and `reservations`: they are kept in one region only; leave out one of them"},
+			"4:5: `regions: {home: eu}` and `reservations` cannot be combined: they are kept in one region only; leave out one of them"},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 600, lease: true, regions: {home: eu}}", ""},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 600, lease: true, algorithm: sliding_window, regions: {home: hash}}", ""},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 600, lease: true, algorithm: token_bucket, regions: {home: eu}}",
@@ -103,7 +103,7 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 			"4:5: `regions: {mode: eventual}` and `active`: the regions would begin and end at different moments; use `home`"},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 6, count_denied: true, regions: {mode: eventual}}",
 			"4:5: `regions: {mode: eventual}` and `count_denied: true`: each region would count what it denies because of the others; use `home`"},
-		{"", "rate_limit: {unlimited: true, regions: {home: eu}}", "4:53: `unlimited: true` and `regions`: nothing is counted, so leave it out"},
+		{"", "rate_limit: {unlimited: true, regions: {home: eu}}", "4:53: `unlimited: true` and `regions` cannot be combined: nothing is counted, so leave it out"},
 	} {
 		text := "domain: d\n" + c.domain + "\n"
 		if c.descriptor != "" {

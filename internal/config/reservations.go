@@ -73,7 +73,7 @@ func readTTL(into *time.Duration, v yamlform.Value) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < minTTL || d > maxTTL || strings.Trim(text, "0123456789hms") != "" {
-		v.Errorf("`%s` must be a duration from 1ms to 24h, such as 30s or 5m, this is %s", v.Key(), yamlform.Quote(text))
+		v.Errorf("`%s` must be a duration from 1ms to 24h, such as 30s or 5m, not %s", v.Key(), yamlform.Quote(text))
 		return
 	}
 	*into = d
@@ -124,7 +124,7 @@ func (d *descriptorReading) checkReservations() {
 		return
 	}
 	if d.rule.Unlimited {
-		r.given.Errorf("`reservations` and `unlimited: true`: nothing is counted; leave it out")
+		r.given.Errorf("`reservations` and `unlimited: true` cannot be combined: nothing is counted; leave it out")
 	}
 	for i := range d.rule.Limits {
 		if why := notReservable(&d.rule.Limits[i]); why != "" {
@@ -137,20 +137,19 @@ func (d *descriptorReading) checkReservations() {
 func notReservable(l *descriptor.Limit) string {
 	switch {
 	case l.Algorithm == descriptor.LeakyBucket:
-		return "`algorithm: leaky_bucket`: its requests wait for their turn, so a place in its queue cannot be set aside; " +
-			"use `token_bucket`"
+		return "`algorithm: leaky_bucket` cannot be combined: its requests wait in a queue, where no place can be " +
+			"reserved; use `token_bucket`"
 	case l.Scheduled:
-		return "`active`: a reservation may end when its limit no longer applies; leave out one of them"
+		return "`active` cannot be combined: a reservation may end when its limit no longer applies; leave out one of them"
 	case l.Penalty != nil:
-		return "`penalty`: a reservation that does not fit is not abuse, because its client may ask for less; leave out " +
-			"one of them"
+		return "`penalty` cannot be combined: a reservation that does not fit is not abuse; remove one of them"
 	case l.Algorithm == descriptor.SharedWindow:
-		return "`classes`: a reservation that ends would give back hits of another class; write this limit in a " +
-			"descriptor of its own"
+		return "`classes` cannot be combined: a reservation that ends would return hits of another class; write this " +
+			"limit in its own descriptor"
 	case l.Lease:
-		return "`lease: true`: all replicas must know at once what is held; leave out `lease`"
+		return "`lease: true` cannot be combined: all replicas must see a reservation immediately; leave out `lease`"
 	case l.CountDenied == descriptor.DeniedCount:
-		return "`count_denied: true`: a reservation that is denied would be used for good; leave out `count_denied`"
+		return "`count_denied: true` cannot be combined: a denied reservation would count as used; leave out `count_denied`"
 	default:
 		return ""
 	}

@@ -67,7 +67,7 @@ func TestABadResourceIsRejectedAlone(t *testing.T) {
 		{"one is bad, one is missing", []Resource{bad("a", "a"), resourceOf("b", "b", 4)}, "a: descriptors[0].kye: ", "a=stale b=loaded", "a=2 b=4", false},
 		{"one cannot be named: nothing is removed", []Resource{unreadable, resourceOf("b", "b", 6)}, "a: missing from a set in which resource 1 cannot be read", "a=stale b=loaded resource 1=rejected", "a=2 b=6", false},
 		{"others, and all of them bad: nothing is removed", []Resource{bad("z", "z")}, "a: missing from a set in which nothing else can be used", "a=stale b=stale z=rejected", "a=2 b=6", true},
-		{"a domain twice belongs to the first", []Resource{resourceOf("a", "a", 2), resourceOf("b", "a", 1)}, `b: domain: domain "a" twice, it belongs to a: domain`, "a=loaded b=stale", "a=2 b=6", true},
+		{"a domain twice belongs to the first", []Resource{resourceOf("a", "a", 2), resourceOf("b", "a", 1)}, `b: domain: duplicate domain "a": it is already defined at a: domain`, "a=loaded b=stale", "a=2 b=6", true},
 		{"a new resource takes the domain of a bad one", []Resource{bad("a", "a"), resourceOf("n", "a", 9)}, "a: descriptors[0].kye: ", "a=rejected n=loaded", "a=9", false},
 		{"an empty set", nil, "", "", "", false},
 		{"again", nil, "", "", "", true},
@@ -137,7 +137,7 @@ func TestResourceValues(t *testing.T) {
 		"r: descriptors[0].metadata.t: `metadata` may hold":                                        {Key: "metadata", Value: yamlform.Pairs{{Key: "t", Value: time.Second}}},
 		"r: descriptors[0].key: key `key` twice in one map: the first is at r: descriptors[0].key": {Key: "key", Value: "k"},
 		"r: elsewhere.kye: unknown key `kye`: did you mean `key`?":                                 {Key: "descriptors", Value: []any{yamlform.Pairs{{Key: "kye", Path: "elsewhere.kye"}}}},
-		"r: elsewhere: `shadow_mode` must be true or false, this is a list":                        {Key: "shadow_mode", Value: []any{}, Path: "elsewhere"},
+		"r: elsewhere: `shadow_mode` must be true or false, not a list":                            {Key: "shadow_mode", Value: []any{}, Path: "elsewhere"},
 	} {
 		if _, err := s.Apply([]Resource{limit(item)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", item, err, want)

@@ -414,7 +414,7 @@ func (r *ruleReader) document(v yamlform.Value) descriptor.DomainSpec {
 // descriptors reads a list of sibling descriptors.
 func (r *ruleReader) descriptors(v yamlform.Value) []descriptor.NodeSpec {
 	if !v.IsList() {
-		v.Errorf("`descriptors` must be a list, this is %s: begin each descriptor with `- key:`", v.What())
+		v.Errorf("`descriptors` must be a list, not %s: start each descriptor with `- key:`", v.What())
 		return nil
 	}
 	if r.level >= yamlform.MaxLevels {
@@ -464,8 +464,8 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 		ok = false
 	}
 	if d.spec.ShareThreshold && d.spec.Condition {
-		d.condition.Errorf("`condition` and `share_threshold`: with `condition` all values share the counter already; " +
-			"leave out `share_threshold`")
+		d.condition.Errorf("`condition` and `share_threshold` cannot be combined: with `condition` all values share the " +
+			"counter already; leave out `share_threshold`")
 	}
 	if !d.checkGrouping() {
 		ok = false
@@ -478,15 +478,17 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	case !d.limit.Given():
 		d.onErrorAt.Errorf("`on_error` belongs to a `rate_limit`, and this descriptor has none")
 	case d.rule != nil && d.rule.Unlimited:
-		d.onErrorAt.Errorf("`on_error` and `unlimited: true`: nothing is counted, so nothing can fail; leave it out")
+		d.onErrorAt.Errorf("`on_error` and `unlimited: true` cannot be combined: " +
+			"nothing is counted, so nothing can fail; leave it out")
 	}
 	if d.says.Overridable() {
 		switch {
 		case d.rule != nil && d.rule.Unlimited:
-			d.overridableAt.Errorf("`overridable` and `unlimited: true`: there are no numbers to override; leave it out")
+			d.overridableAt.Errorf("`overridable` and `unlimited: true` cannot be combined: " +
+				"there are no numbers to override; leave it out")
 		case d.rule != nil && d.rule.Scales() != nil:
-			d.overridableAt.Errorf("`overridable` and `scale`: an override names a customer by its entries, and the number of " +
-				"the scale is one of them; leave out one of them")
+			d.overridableAt.Errorf("`overridable` and `scale` cannot be combined: an override names a customer by its " +
+				"entries, and the number of the scale is one of them; leave out one of them")
 		case d.spec.ShareThreshold:
 			d.overridableAt.Errorf("%s", sharedAndOverridable)
 		}
@@ -494,7 +496,7 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 	if d.says.Usage {
 		switch {
 		case d.rule != nil && d.rule.Unlimited:
-			d.usageAt.Errorf("`usage` and `unlimited: true`: nothing is counted; leave it out")
+			d.usageAt.Errorf("`usage` and `unlimited: true` cannot be combined: nothing is counted; leave it out")
 		case d.spec.ShareThreshold:
 			d.usageAt.Errorf("%s", sharedAndUsage)
 		}
@@ -518,9 +520,10 @@ func (r *ruleReader) descriptor(v yamlform.Value) (descriptor.NodeSpec, bool) {
 }
 
 const (
-	sharedAndOverridable = "`overridable` and `share_threshold`: customers share one counter, so none of them can have " +
-		"numbers of its own"
-	sharedAndUsage = "`usage` and `share_threshold`: customers share one counter, so it shows the usage of none of them"
+	sharedAndOverridable = "`overridable` and `share_threshold` cannot be combined: customers share one counter, so " +
+		"none of them can have numbers of its own"
+	sharedAndUsage = "`usage` and `share_threshold` cannot be combined: customers share one counter, so it shows the " +
+		"usage of none of them"
 )
 
 // rejectPerCustomer rejects, below a level whose values share counters, rules that are about the counters of one
@@ -563,11 +566,11 @@ func (r *ruleReader) unique(specs []descriptor.NodeSpec) []descriptor.NodeSpec {
 				}
 				if !r.resource {
 					r.WarnAt(yamlform.Position(specs[i].Position), yamlform.Rejects,
-						"%s twice: it is taken as one with the first, %s, because one of them has a limit and the other descriptors",
+						"%s is already defined %s: both are taken as one, because one has a limit and the other one descriptors",
 						describe(level), yamlform.Position(specs[first].Position).Near())
 				}
 			default:
-				r.ErrorAt(yamlform.Position(specs[i].Position), "%s twice: the first is %s: %s", describe(level),
+				r.ErrorAt(yamlform.Position(specs[i].Position), "%s is already defined %s: %s", describe(level),
 					yamlform.Position(specs[first].Position).Near(), onceInstead(&specs[i]))
 			}
 		})
@@ -590,9 +593,9 @@ func onceInstead(second *descriptor.NodeSpec) string {
 	case second.Kind == descriptor.MatchValues:
 		return "remove the value from one of the lists"
 	case second.Rule == nil && len(second.Children) > 0:
-		return "move the `descriptors` of this one to the first"
+		return "move these `descriptors` there"
 	case second.Rule != nil && len(second.Children) == 0:
-		return "for several limits write `rate_limits` in the first"
+		return "for several limits, use `rate_limits` there"
 	default:
 		return "write one descriptor"
 	}
@@ -632,10 +635,10 @@ func identities(spec *descriptor.NodeSpec, yield func(descriptor.Level)) {
 }
 
 func describe(l descriptor.Level) string {
-	text := "a descriptor with key " + yamlform.Quote(l.Key)
+	text := "duplicate descriptor: key " + yamlform.Quote(l.Key)
 	switch l.Kind {
 	case descriptor.MatchAny:
-		return text + " and no value"
+		return text + " without a value"
 	case descriptor.MatchValues:
 		return text + " and " + yamlform.Quote(l.Value) + " among its `values`"
 	case descriptor.MatchRegex:
@@ -644,7 +647,7 @@ func describe(l descriptor.Level) string {
 		return text + " and `value_cidr` " + yamlform.Quote(l.Value)
 	case descriptor.MatchWildcard:
 		if descriptor.HasWildcard(l.Key) {
-			return "a descriptor with key and value " + yamlform.Quote(l.Key)
+			return "duplicate descriptor: key and value " + yamlform.Quote(l.Key)
 		}
 	}
 	return text + " and value " + yamlform.Quote(l.Value)
@@ -653,7 +656,7 @@ func describe(l descriptor.Level) string {
 // readValues reads a list of exact values. It leaves out wrong values.
 func readValues(v yamlform.Value) (values []string, ok bool) {
 	if !v.IsList() {
-		v.Errorf("`values` must be a list, this is %s: write `[one, other]`", v.What())
+		v.Errorf("`values` must be a list, not %s: write `[one, other]`", v.What())
 		return nil, false
 	}
 	if v.Len() == 0 {
@@ -670,7 +673,7 @@ func readValues(v yamlform.Value) (values []string, ok bool) {
 		case value == "":
 			item.Errorf("an empty text in `values`: no value is matched by it")
 		case descriptor.HasWildcard(value):
-			item.Errorf("`values` are exact, a * in them is no wildcard: write %s as a `value`, in a descriptor of its own",
+			item.Errorf("`values` are exact, so a * in them is not a wildcard: write %s as a `value`, in its own descriptor",
 				yamlform.Quote(value))
 		case twice:
 			item.Errorf("%s twice in `values`", yamlform.Quote(value))

@@ -41,7 +41,7 @@ func readScale(v yamlform.Value) *descriptor.Scale {
 // readRequests reads a number of requests per unit. Who writes a product there means a scale.
 func readRequests(l *limitReading, v yamlform.Value) (ok bool) {
 	if strings.Contains(v.Written(), "*") {
-		v.Errorf("`requests_per_unit` must be a whole number, this is %s: to multiply it by the number in an entry, write "+
+		v.Errorf("`requests_per_unit` must be a whole number, not %s: to multiply it by the number in an entry, write "+
 			"`requests_per_unit: 200` and `scale: {by: users, max: 10000}`",
 			v.What())
 		return false
@@ -66,7 +66,8 @@ func (l *limitReading) checkScale() bool {
 	}
 	at := l.at("scale")
 	if l.limit.Lease {
-		at.Errorf("`scale` and `lease: true`: permits are taken in advance for one number of requests; leave out `lease`")
+		at.Errorf("`scale` and `lease: true` cannot be combined: " +
+			"permits are taken in advance for one number of requests; leave out `lease`")
 		return false
 	}
 	if err := l.limit.Scalable(l.scale.Max); err != nil {
@@ -97,7 +98,7 @@ func (r *ruleReader) placeScale(s *descriptor.Scale, path []*descriptor.NodeSpec
 	noNumber := func(v string) bool { return strings.Trim(v, "0123456789") != "" }
 	switch i := slices.IndexFunc(values, noNumber); {
 	case i >= 0:
-		r.ErrorAt(at, "`scale` by %s: the rule matches the value %s, which is no number", key, yamlform.Quote(values[i]))
+		r.ErrorAt(at, "`scale` by %s: the rule matches the value %s, which is not a number", key, yamlform.Quote(values[i]))
 	case !spec.Condition && !spec.ShareThreshold:
 		r.ErrorAt(at,
 			"`scale` by %s: each number would have a counter of its own, so a customer with another number would start from "+

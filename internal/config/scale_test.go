@@ -67,7 +67,7 @@ func TestBadScale(t *testing.T) {
 		{users + "algorithm: token_bucket, scale: {by: users, max: 10000000}}}", []string{"2:114: `scale` with a `max` of 10000000: a bucket of 200 with 10000000 times this rate"}},
 		{users + "algorithm: token_bucket, scale: {by: users, max: 5000000}}}", []string{"2:114: `scale` with a `max` of 5000000: a bucket of 200 with 5000000 times this rate cannot be counted exactly for each number up to 5000000"}},
 		{"{key: users, rate_limit: {unit: hour, requests_per_unit: 200, scale: {by: users, max: 5}}}", []string{"2:72: `scale` by \"users\": each number would have a counter of its own, so a customer with another number would start from zero; write `condition: true` in the descriptor on line 2"}},
-		{"{key: users, value: many, condition: true, rate_limit: {unit: hour, requests_per_unit: 200, scale: {by: users, max: 5}}}", []string{"2:102: `scale` by \"users\": the rule matches the value \"many\", which is no number"}},
+		{"{key: users, value: many, condition: true, rate_limit: {unit: hour, requests_per_unit: 200, scale: {by: users, max: 5}}}", []string{"2:102: `scale` by \"users\": the rule matches the value \"many\", which is not a number"}},
 		{"{key: users, condition: true, overridable: true, rate_limit: {unit: hour, requests_per_unit: 200, scale: {by: users, max: 5}}}", []string{"2:46: `overridable` and `scale`"}},
 		{"{key: users, condition: true, rate_limit: {unlimited: true, scale: {by: users, max: 5}}}", []string{"2:70: `unlimited: true` and `scale`"}},
 		{"{key: users, condition: true, rate_limit: {algorithm: concurrency, max_in_flight: 5, ttl: 1m, scale: {by: users, max: 5}}}", []string{"2:104: `scale` cannot be used with `concurrency`"}},

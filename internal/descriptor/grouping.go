@@ -16,7 +16,7 @@ type Group struct {
 // ParseGroup parses a group as rule files write it: ipv6/64, ipv4/24,ipv6/56 or $1.
 func ParseGroup(text string) (Group, error) {
 	wrong := func() error {
-		return fmt.Errorf("%q is no group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of "+
+		return fmt.Errorf("%q is not a group: write networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of "+
 			"`value_regex`, such as $1", text)
 	}
 	var g Group

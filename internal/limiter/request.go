@@ -161,7 +161,7 @@ func validate(req *Request) error {
 		}
 		if d.Limit.Unit < 0 || d.Limit.Unit > math.MaxUint8 || !descriptor.Unit(d.Limit.Unit).OnWire() {
 			field := fmt.Sprintf("descriptors[%d].limit.unit", i)
-			return invalid(field, "%s is %d, which is no unit of time: use SECOND (1) to WEEK (7)", field, d.Limit.Unit)
+			return invalid(field, "%s is %d, which is not a unit of time: use SECOND (1) to WEEK (7)", field, d.Limit.Unit)
 		}
 		if int64(d.Limit.Multiplier) > int64(longestWindow/descriptor.Unit(d.Limit.Unit).Length()) {
 			field := fmt.Sprintf("descriptors[%d].limit.unit_multiplier", i)

@@ -152,7 +152,7 @@ func (c *counters) read(req counterRequest) (*limiter.Descriptor, error) {
 	if o := req.GetLimit(); o != nil {
 		unit := descriptor.ParseUnit(o.GetUnit())
 		if !unit.OnWire() {
-			return nil, invalid("limit.unit is %q, which is no unit of time: use one of %v", logging.Shorten(o.GetUnit()),
+			return nil, invalid("limit.unit is %q, which is not a unit of time: use one of %v", logging.Shorten(o.GetUnit()),
 				descriptor.WireUnitNames)
 		}
 		d.HasLimit = true

@@ -2,7 +2,9 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +39,9 @@ func (s *Service) loadRules() error {
 	case o.Force:
 		s.o.Log.Error("no rules are active: "+untilRules, "directory", o.Dir, "error", err)
 	default:
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.New("the directory does not exist")
+		}
 		return fmt.Errorf("load rules from %s: %w\n%s", o.Dir, err, o.Hint)
 	}
 	s.o.Tasks.Add(func(ctx context.Context) error { return follow.Folder(ctx, o.Folder, s.apply) })

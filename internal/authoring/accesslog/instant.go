@@ -25,7 +25,7 @@ func (l *layout) parse(b []byte) (int64, error) {
 	case errors.Is(err, errNoZone):
 		return 0, fmt.Errorf("the time %s %w", yamlform.Quote(string(b)), err)
 	case err != nil:
-		return 0, fmt.Errorf("%s is no time like %s", yamlform.Quote(string(b)), l.example())
+		return 0, fmt.Errorf("%s is not a time like %s", yamlform.Quote(string(b)), l.example())
 	case at < earliest || at >= latest:
 		return 0, fmt.Errorf("the time %s does not lie between 1970 and 2200", yamlform.Quote(string(b)))
 	}

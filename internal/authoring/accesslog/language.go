@@ -269,7 +269,7 @@ func (c *compiler) format(n *mappingReading) bool {
 		n.pattern.Errorf("`pattern` is not for `apache`, which is the common and the combined format: write another " +
 			"LogFormat in nginx's words with `format: nginx`, or with `format: text`")
 	case m.own && !text && !nginx:
-		n.pattern.Errorf("`pattern` is for the formats `envoy`, `text` and `nginx`, this is `%s`", formatNames[m.format])
+		n.pattern.Errorf("`pattern` is for the formats `envoy`, `text` and `nginx`, not `%s`", formatNames[m.format])
 	}
 	switch {
 	case nginx:
@@ -538,7 +538,7 @@ func (c *compiler) value(at yamlform.Value, form *yamlform.Form[valueReading]) (
 		}
 		for _, at := range []yamlform.Value{v.part, v.regex, v.fallback} {
 			if at.Given() {
-				at.Errorf("`part`, `regex` and `default` are for what comes from the log, this is a `value`")
+				at.Errorf("`part`, `regex` and `default` are for values from the log, not for a `value`")
 			}
 		}
 		return out, v

@@ -40,7 +40,7 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:4:17: several operators of the pattern are called \"REQ\"",
 			"m.yaml:5:33: the pattern has no %REQ(C)%: the log does not have this header"}},
 		{"format: json\npattern: x\ntime: t\n" + rest, []string{
-			"m.yaml:2:10: `pattern` is for the formats `envoy`, `text` and `nginx`, this is `json`"}},
+			"m.yaml:2:10: `pattern` is for the formats `envoy`, `text` and `nginx`, not `json`"}},
 		{"format: json\ntime: {field: t, layout: rfc}\n" + rest, []string{"m.yaml:2:26: `layout` \"rfc\" does not have date and time to the second: write `rfc3339`, `unix`"}},
 		{"format: json\ntime: {field: t, layout: rfc333}\n" + rest, []string{"m.yaml:2:26: unknown `layout` \"rfc333\": did you mean `rfc3339`?"}},
 		{"format: json\ntime: {field: t, layout: '2006-01-02 15:04'}\n" + rest, []string{"m.yaml:2:26: `layout` \"2006-01-02 15:04\" does not have date and time to the second"}},
@@ -59,11 +59,11 @@ func TestMappingErrors(t *testing.T) {
 			"m.yaml:5:48: an entry has one of `field`, `header` and `value`, this has 2",
 			"m.yaml:5:95: `header` is for the formats `envoy`, `text`, `nginx` and `apache`"}},
 		{"format: json\ntime: t\ndomain: d\ndescriptors:\n- [{key: k, value: v, part: path}, {key: k, field: f, part: pth}, {key: k, field: f, regex: '('}, {key: k, field: f, skip_if_absent: maybe}]\n", []string{
-			"m.yaml:5:29: `part`, `regex` and `default` are for what comes from the log, this is a `value`",
+			"m.yaml:5:29: `part`, `regex` and `default` are for values from the log, not for a `value`",
 			"m.yaml:5:61: unknown `part` \"pth\": did you mean `path`?",
 			"m.yaml:5:93: `regex`: error parsing regexp: missing closing )",
-			"m.yaml:5:134: `skip_if_absent` must be true or false, this is the text \"maybe\""}},
-		{"format: json\ntime: t\nhits: {default: many}\n" + rest, []string{"m.yaml:3:17: `default` must be a whole number from 0 to 4294967295, this is the text \"many\""}},
+			"m.yaml:5:134: `skip_if_absent` must be true or false, not the text \"maybe\""}},
+		{"format: json\ntime: t\nhits: {default: many}\n" + rest, []string{"m.yaml:3:17: `default` must be a whole number from 0 to 4294967295, not the text \"many\""}},
 		{"format: json\ntime: t\nhits: {}\n" + rest, []string{"m.yaml:3:7: `hits` has neither a `field` nor a `default`"}},
 		{"format: json\ntime: t\nwhen: [{field: x}, {field: x, is: a, present: true}, {field: x, is: []}, x]\n" + rest, []string{
 			"m.yaml:3:8: a condition has one of `is`, `matches` and `present`, this has 0",

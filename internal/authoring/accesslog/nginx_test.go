@@ -62,7 +62,7 @@ func TestNginxBadLines(t *testing.T) {
 		`bad line 1: column 76: unexpected text after the end of the log_format: " \"x\""`,
 		`bad line 2: column 13: there is no " [" after remote_user, as the log_format says`,
 		`bad line 3: column 49: after request stands "\"x\" HTTP/1.1\" 404 153 \"-\" \"a\"", not "\" ": a quote within a value makes a line of text ambiguous`,
-		`bad line 4: "yesterday" is no time like 01/Mar/2026:12:00:00 +0000 (clf)`)
+		`bad line 4: "yesterday" is not a time like 01/Mar/2026:12:00:00 +0000 (clf)`)
 }
 
 // Apache's common and combined formats, in lines that Apache 2.4 of Debian wrote, and one that it did not.

@@ -34,7 +34,7 @@ func (c *checker) buckets(d *domain) {
 		for i, k := range order {
 			if above[k.text] == nil {
 				c.add(Warning, k.at, codeBucketOrder, fixKey(k.text, sorted(above)),
-					"`order` of %s: no rule of the domain %s has that key, so a bucket whose id has it matches no rule",
+					"`order` of %s: no rule of the domain %s has that key, so a bucket with it matches no rule",
 					yamlform.Quote(k.text), yamlform.Quote(d.name))
 				continue
 			}
@@ -42,7 +42,7 @@ func (c *checker) buckets(d *domain) {
 				if above[before.text][k.text] && !above[k.text][before.text] {
 					one, other := yamlform.Quote(k.text), yamlform.Quote(before.text)
 					c.add(Warning, k.at, codeBucketOrder, "swap the two",
-						"`order` has %s after %s: the rules have %s above %s and never below it, so a bucket whose id has both "+
+						"`order` has %s after %s: the rules have %s above %s and never below it, so a bucket with both "+
 							"matches no rule", one, other, one, other)
 					break
 				}

@@ -77,7 +77,7 @@ func (c *checker) characters(what, text string, at yamlform.Position) {
 		name += " (" + n + ")"
 	}
 	c.add(Warning, at, codeInvisible, "write "+yamlform.Quote(without),
-		"%s %s has the character %s, which a client must send as well",
+		"%s %s has the character %s, which clients must send too",
 		what, strconv.QuoteToASCII(yamlform.Clip(text)), name)
 }
 
@@ -92,8 +92,8 @@ func (c *checker) octal(n *node) {
 		if err != nil || len(digits) == 1 {
 			continue
 		}
-		c.add(Warning, o.at, codeOctal, fmt.Sprintf("write %d, or %s if that is meant", value, digits),
-			"%s is the number %d: YAML reads a number that begins with 0 as octal", yamlform.Clip(o.text), value)
+		c.add(Warning, o.at, codeOctal, fmt.Sprintf("write %d, or %s if you mean that", value, digits),
+			"%s is the number %d: YAML reads a number that starts with 0 as octal", yamlform.Clip(o.text), value)
 	}
 }
 
@@ -111,7 +111,7 @@ func (c *checker) newlines(nodes []*node, rest bool) {
 			continue
 		}
 		c.add(Info, n.valueAt, codeNewline, "write `(?s)` before the expression, or a descriptor for all other values",
-			"the `.` of %s does not match a newline: a value with one matches no rule here", yamlform.Quote(n.value))
+			"the `.` of %s does not match a newline, so a value with one matches no rule here", yamlform.Quote(n.value))
 	}
 }
 

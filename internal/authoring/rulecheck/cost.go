@@ -22,7 +22,7 @@ func (c *checker) cost(n *node) {
 	const shorten = "write a smaller cost, or a limit of at least that number"
 	if n.rule.HitCost().Factor > capacity && capacity > 0 {
 		c.add(Warning, n.flag("cost"), codeCostTooHigh, shorten,
-			"each hit counts for %d, and the limit has room for %d: nothing passes", n.rule.HitCost().Factor, capacity)
+			"each hit counts for %d, but the limit has room for %d: nothing passes", n.rule.HitCost().Factor, capacity)
 	}
 	for i := range n.rule.HitCost().Tables {
 		t := &n.rule.HitCost().Tables[i]
@@ -30,21 +30,21 @@ func (c *checker) cost(n *node) {
 		for _, v := range slices.Sorted(maps.Keys(t.Values)) {
 			if cost := t.Values[v]; cost > capacity && capacity > 0 {
 				c.add(Warning, at, codeCostTooHigh, shorten,
-					"a hit with the %s %s counts for %d, and the limit has room for %d: it never passes",
+					"a hit with the %s %s counts for %d, but the limit has room for %d: it never passes",
 					yamlform.Quote(t.Key), yamlform.Quote(v), cost, capacity)
 				break
 			}
 		}
 		if t.Other > capacity && capacity > 0 {
 			c.add(Warning, at, codeCostTooHigh, shorten,
-				"a hit with any other %s counts for %d, and the limit has room for %d: it never passes",
+				"a hit with any other %s counts for %d, but the limit has room for %d: it never passes",
 				yamlform.Quote(t.Key), t.Other, capacity)
 		}
 		group, fold := n.rule.GroupAt(t.Level)
 		shared := n.rule.Shares(t.Level) || fold || group != descriptor.Group{}
 		if kind := n.rule.Levels[t.Level].Kind; !shared && kind != descriptor.MatchExact {
 			c.add(Warning, at, codeCostOfOne, "write `condition: true` on the level `"+yamlform.Clip(t.Key)+"`",
-				"each %s has a counter of its own, so its cost makes only its own limit smaller", yamlform.Quote(t.Key))
+				"each %s has its own counter, so its cost only lowers its own limit", yamlform.Quote(t.Key))
 		}
 	}
 }

@@ -96,7 +96,7 @@ func accept(file string, all []Finding, ds []*directive) []Finding {
 		}
 		for _, code := range d.codes {
 			if !d.used[code] {
-				add("this comment accepts "+code+", and there is none here",
+				add("this comment accepts "+code+", but nothing here has that code",
 					"remove it, or move it to the line that the finding names")
 			}
 		}

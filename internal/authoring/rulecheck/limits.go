@@ -32,7 +32,7 @@ func (c *checker) limits(n *node) {
 				advice = "write the limit here too"
 			}
 			c.add(Warning, f.at, codeNoEffect, advice,
-				"`%s` applies to a descriptor's own limit, and this descriptor has none: it has no effect here", f.text)
+				"`%s` has no effect here: it applies to a descriptor's own limit, and this one has none", f.text)
 		}
 		if len(n.children) == 0 && !n.inherits {
 			c.add(Warning, n.at, codeNoLimit,
@@ -48,7 +48,7 @@ func (c *checker) limits(n *node) {
 		if n.rule.Unlimited {
 			if _, given := l.given["requests_per_unit"]; given {
 				c.add(Warning, l.position("requests_per_unit"), codeNoEffect, "leave out one of them",
-					"`unlimited: true` and `requests_per_unit`: nothing is counted, and the number has no effect")
+					"`requests_per_unit` has no effect next to `unlimited: true`, because nothing is counted")
 			}
 			continue
 		}
@@ -72,7 +72,7 @@ func (c *checker) over(n *node, i int) {
 	}
 	if end := active.Until; end != 0 && end <= c.now.Unix() {
 		c.add(Warning, n.limits[i].position("active"), codeTimeOver, "remove it, or write another `until`",
-			"the time in which this limit applies is over")
+			"this limit never applies again: its `until` is in the past")
 	}
 }
 
@@ -86,13 +86,12 @@ func (c *checker) enforcement(n *node, l *limit) {
 	case key == "":
 	case n.rule.Shadow:
 		c.add(Warning, l.position(key), codeNoEffect,
-			"remove `shadow_mode`, which holds for all limits of the descriptor, or this key",
+			"remove this key, or `shadow_mode`, which applies to all limits of the descriptor",
 			"`%s` has no effect: `shadow_mode` puts the limit in shadow for everyone", key)
 	case l.Enforcement == descriptor.EnforcedForSome && oneCounter(n.rule):
 		c.add(Warning, l.position(key), codeSharedCounter,
-			"write `shadow: true`, or remove it; a share needs a level with a counter for each customer",
-			"`enforce_percent` of one counter: every level that leads here has one value, or its values share a counter, so "+
-				"the limit is enforced for all customers or for none")
+			"write `shadow: true`, or give each customer a counter",
+			"`enforce_percent` on a counter that all customers share: the limit is enforced for all of them or for none")
 	}
 }
 
@@ -111,8 +110,7 @@ func (c *checker) reservations(n *node) {
 	if descriptor.ReservationEntry(n.key) && n.rule.Reservable() {
 		c.add(Warning, n.keyAt, codeReserveLevel,
 			fmt.Sprintf("leave out the level `%s`: write the limit, and `reservations`, on the level above", n.key),
-			"a request names a reservation by `%s` under the rule of the entries before it. Here every reservation has a "+
-				"counter of its own, which is never full", n.key)
+			"`%s` names a reservation of the rule above. Here every reservation has its own counter, which is never full", n.key)
 	}
 	for i := range n.limits {
 		l := n.limits[i].Limit
@@ -155,7 +153,7 @@ func (c *checker) requests(n *node, l *limit) {
 	}
 	if _, given := l.given["requests_per_unit"]; !given {
 		c.add(Warning, l.at, codeZeroLimit, "write how many requests pass, or `requests_per_unit: 0` if none",
-			"`requests_per_unit` is left out, which means 0: nothing passes")
+			"`requests_per_unit` is missing, which means 0: nothing passes")
 		return
 	}
 	if l.Scheduled {
@@ -178,20 +176,21 @@ func (c *checker) burst(l *limit) {
 	at := l.position("burst")
 	if l.Interval {
 		c.add(Warning, at, codeSmallBurst, fmt.Sprintf("write a `burst` of at least %d, or leave it out", l.Requests),
-			"each refill brings %d and the bucket holds %d: the rest is lost, and the rate is never reached", l.Requests,
+			"each refill brings %d and the bucket holds %d: the rest is lost, and customers never reach the rate", l.Requests,
 			l.Burst)
 		return
 	}
 	perSecond := float64(l.Requests) / l.Window.Length().Seconds()
 	if l.Burst > 1 && float64(l.Burst) < perSecond {
 		c.add(Warning, at, codeSmallBurst,
-			fmt.Sprintf("write a `burst` of at least %d, or 1 if requests are to be evenly spaced", int64(perSecond)),
+			fmt.Sprintf("write a `burst` of at least %d, or 1 for evenly spaced requests", int64(perSecond)),
 			"the bucket is full after %s without requests: customers whose requests are not evenly spaced never reach the rate",
 			time.Duration(float64(l.Burst)/perSecond*float64(time.Second)).Round(time.Microsecond))
 		return
 	}
-	c.add(Info, at, codeSmallBurst, "nothing to change if that is intended",
-		"the bucket holds %d of the %d per %s: no more than that pass at once, and a request of more hits never passes",
+	c.add(Info, at, codeSmallBurst, "nothing to change if you intend that",
+		"the bucket holds %d of the %d per %s: no more than that pass at the same time, and a request with more hits "+
+			"never passes",
 		l.Burst, l.Requests, windowName(l.Window))
 }
 
@@ -206,14 +205,14 @@ func (c *checker) window(l *limit) {
 			at = l.position("calendar")
 		}
 		c.add(Info, at, codeWindowUnnamed,
-			"nothing to change unless clients read that field, or Envoy's own x-ratelimit-limit, which then leaves the limit "+
-				"out: the headers `ietf` and `x-ratelimit` have the window in seconds",
-			"the answer's `current_limit.unit` has no word for a window of %s and says UNKNOWN", windowName(l.Window))
+			"nothing to change unless clients read that field, or Envoy's own x-ratelimit-limit, which then leaves out the "+
+				"limit. The headers `ietf` and `x-ratelimit` show the window in seconds",
+			"the answer's `current_limit.unit` cannot name a window of %s and says UNKNOWN", windowName(l.Window))
 	}
 	if l.Window.Length() <= time.Second && !l.Lease && l.Requests > 0 {
 		c.add(Info, l.position("unit"), codePerSecond,
-			"with a slow store, try `lease: true`, or give limits per second a Redis of their own (REDIS_PERSECOND)",
-			"a limit per second or less: its counters are the busiest, and a slow decision counts for a time that is over")
+			"with a slow store, try `lease: true`, or give limits per second their own Redis (REDIS_PERSECOND)",
+			"a limit per second or less has the busiest counters, and a slow decision may count after its window")
 	}
 }
 
@@ -256,9 +255,8 @@ func (c *checker) leases(d *domain) {
 				if l.Regions != nil && l.Regions.HasHome() && other.Lease { // permits of both answer a request far from the home
 					continue
 				}
-				c.add(Warning, l.position("lease"), codeNoEffect, "remove it: only the single limit of a rule can be leased",
-					"`lease` of the limit %s has no effect: a request counts under the limit %s too, and both are counted in one "+
-						"trip to Redis",
+				c.add(Warning, l.position("lease"), codeNoEffect, "remove it: a rule can lease only a single limit",
+					"`lease` of the limit %s has no effect: requests also count under the limit %s, and one trip to Redis counts both",
 					yamlform.Quote(l.name), yamlform.Quote(other.name))
 				break
 			}
@@ -279,8 +277,8 @@ func (c *checker) superfluous(d *domain) {
 					continue
 				}
 				if a.Enforcement == descriptor.EnforcedForAll && within(a, b) {
-					c.add(Warning, b.at, codeNeverDenies, "remove it, or make it smaller than what the other one admits",
-						"the limit %s is never reached: %s never admits more than it", yamlform.Quote(b.name), yamlform.Quote(a.name))
+					c.add(Warning, b.at, codeNeverDenies, "remove it, or make it smaller than the other one",
+						"the limit %s is never reached, because %s denies first", yamlform.Quote(b.name), yamlform.Quote(a.name))
 				}
 			}
 		}

@@ -34,9 +34,9 @@ func (c *checker) longValues(nodes []*node, alone *node) {
 				continue
 			}
 			c.add(Warning, n.valueAt, codeLongValue,
-				"bound the length of what it matches, such as `[^/]{1,100}` instead of `.*`",
+				"bound the length of the match, such as `[^/]{1,100}` instead of `.*`",
 				"a value of more than 4096 bytes for %s (%s) may get the higher limit of this expression, which sees only the "+
-					"beginning of such values",
+					"start of such values",
 				other.what(), other.at.From(n.valueAt))
 			break
 		}

@@ -36,8 +36,8 @@ func (c *checker) names(d *domain) {
 				at = n.at // an alias repeats the name
 			}
 			c.add(Warning, at, codeNameTwice, "give each its own name",
-				"the name %s is used twice in the domain, first on %s: answers do not distinguish the two, and `replaces` "+
-					"replaces both", yamlform.Quote(l.name), before.From(at))
+				"the name %s is used twice in the domain, first on %s: answers cannot distinguish them, and `replaces` replaces "+
+					"both", yamlform.Quote(l.name), before.From(at))
 		}
 	})
 	names := sorted(first)
@@ -72,7 +72,7 @@ func (c *checker) sent(d *domain) {
 			}
 			if l.Requests > descriptor.MaxHeaderInteger {
 				c.add(Info, l.position("requests_per_unit"), codeNotForHeaders, "write a smaller number if clients read it",
-					"the headers `ietf` have numbers of at most 15 digits: they show %d", uint64(descriptor.MaxHeaderInteger))
+					"the headers `ietf` allow at most 15 digits, and show %d", uint64(descriptor.MaxHeaderInteger))
 			}
 			if l.name != "" || l.Algorithm == descriptor.Concurrency {
 				continue
@@ -82,8 +82,8 @@ func (c *checker) sent(d *domain) {
 				first[window] = l.at
 			} else if before != l.at {
 				c.add(Info, l.at, codeNameOfWindow, "give both a `name` if one request may be under both",
-					"this limit has no name, and neither has the one on %s with the same window: in an answer with both, the "+
-						"headers `ietf` number them", before.From(l.at))
+					"this limit and the one on %s have the same window and no name: in an answer with both, the headers `ietf` "+
+						"number them", before.From(l.at))
 			}
 		}
 	})
@@ -95,11 +95,11 @@ func (c *checker) sentName(l *limit) {
 	switch {
 	case strings.ContainsFunc(l.name, quoted):
 		c.add(Warning, l.position("name"), codeNotForHeaders, "leave them out",
-			"the name %s has quotes, backslashes or control characters: the protocol has them as in URLs, such as %%0A",
+			"the name %s has quotes, backslashes or control characters: the protocol encodes them as in URLs, such as %%0A",
 			yamlform.Quote(l.name))
 	case strings.ContainsFunc(l.name, func(r rune) bool { return r > '~' }):
 		c.add(Info, l.position("name"), codeNotForHeaders, "use ASCII if clients read it",
-			"the name %s has characters that are not ASCII: headers have them as in URLs, such as %%C3%%BC",
+			"the name %s has characters that are not ASCII: headers encode them as in URLs, such as %%C3%%BC",
 			yamlform.Quote(l.name))
 	}
 }

@@ -78,13 +78,13 @@ func (c *checker) address(key, text string, at yamlform.Position) {
 	switch {
 	case !ok:
 		c.add(Warning, at, codeNoAddress, "write an address such as 10.0.0.1 or 2001:db8::1",
-			"%s is no address: only a client that sends exactly this text has this rule", yamlform.Quote(text))
+			"%s is not an address: only a client that sends exactly this text matches this rule", yamlform.Quote(text))
 	case key == maskedAddress && network.String() != text:
 		c.add(Warning, at, codeNoAddress, "write "+yamlform.Quote(network.String()),
-			"%s is compared as text, and Envoy sends addresses under this key with their mask", yamlform.Quote(text))
+			"%s is compared as text, but Envoy sends addresses under this key with their mask", yamlform.Quote(text))
 	case key != maskedAddress && network.IsSingleIP() && network.Addr().String() != text:
-		c.add(Warning, at, codeNoAddress, "write `value_cidr: "+network.String()+"`, which all its notations match",
-			"%s is compared as text, and clients usually send the address as %s", yamlform.Quote(text), network.Addr())
+		c.add(Warning, at, codeNoAddress, "write `value_cidr: "+network.String()+"`, which matches all notations",
+			"%s is compared as text, but clients usually send the address as %s", yamlform.Quote(text), network.Addr())
 	}
 }
 
@@ -101,11 +101,11 @@ func (c *checker) nested(all []network, idle map[*node]bool) {
 			within := fmt.Sprintf("%s lies within %s (%s)", yamlform.Quote(n.node.value), yamlform.Quote(outer.value),
 				outer.valueAt.From(n.node.valueAt))
 			if !idle[outer] && sameLimit(outer, n.node) {
-				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it the limit that was meant",
+				c.add(Warning, n.node.valueAt, codeCIDROverlap, "remove it, or give it another limit",
 					"%s, which has the same limit", within)
 			} else {
 				c.add(Info, n.node.valueAt, codeCIDROverlap, "nothing to change if its addresses are an exception",
-					"%s: the limit of the larger network does not hold for its addresses", within)
+					"%s: the larger network's limit does not apply to its addresses", within)
 			}
 		}
 		around = append(around, n)

@@ -14,12 +14,12 @@ func (c *checker) penalty(n *node, l *limit) {
 	if oneCounter(n.rule) {
 		c.add(Warning, l.position("penalty"), codeSharedCounter,
 			"give each customer a counter, with a level such as `key: remote_address`, or remove `penalty`",
-			"`penalty` of a counter that all customers share: when one of them exceeds the limit, all are denied for %s",
+			"`penalty` on a counter that all customers share: if one of them exceeds the limit, all are denied for %s",
 			l.PenaltyText())
 	}
 	if length, text := denies(l.Limit); l.Penalty.Window.Length() <= length {
 		c.add(Warning, l.position("penalty"), codePenaltyShort, "write a longer `penalty`, or remove it",
-			"`penalty` of %s has hardly any effect: the limit itself denies for up to %s", l.PenaltyText(), text)
+			"`penalty` of %s has hardly any effect, because the limit itself denies for up to %s", l.PenaltyText(), text)
 	}
 }
 

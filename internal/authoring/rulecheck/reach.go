@@ -37,8 +37,8 @@ func (c *checker) sameText(nodes []*node) {
 			continue
 		}
 		c.add(Warning, n.at, codeSameText, "rename one of the keys",
-			"key and value joined with `_` are %s, the same as on %s: both have one name in metrics, and envoyproxy/ratelimit "+
-				"rejects the file", yamlform.Quote(text), before.at.From(n.at))
+			"key and value joined with `_` are %s, the same as on %s: both have the same name in metrics, and "+
+				"envoyproxy/ratelimit rejects the file", yamlform.Quote(text), before.at.From(n.at))
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *checker) sameKey(nodes []*node) {
 	switch {
 	case alone != nil && all != nil:
 		c.add(Warning, alone.at, codeNeverMatches,
-			"remove one of the two: the key without a value matches every value that no other one matches",
+			"remove one of them: the key without a value matches every value that no other rule matches",
 			"no value reaches %s: %s (%s) matches every value and is tried first", alone.what(), yamlform.Quote(all.value),
 			all.valueAt.From(alone.at))
 	case alone == nil && all == nil:
@@ -180,7 +180,7 @@ func (c *checker) catchAll(nodes []*node) {
 			first.named())
 	case callers.MatchString(first.key) && slices.ContainsFunc(nodes, (*node).admits):
 		c.add(Warning, first.keyAt, codeNoCatchAll, fix,
-			"some values of `%s` are limited here, and customers with any other value are not", yamlform.Clip(first.key))
+			"some values of `%s` are limited here, but customers with any other value are not", yamlform.Clip(first.key))
 	default:
 		c.add(Info, first.keyAt, codeNoCatchAll, fix, "values of `%s` other than the %d named here have no limit",
 			yamlform.Clip(first.key), named)
@@ -226,8 +226,8 @@ func (c *checker) hides(nodes []*node, alone *node) {
 		}
 		if len(missing) > 0 {
 			c.add(Warning, n.valueAt, codeNotInherited,
-				"write `inherit: true`, or other limits for these levels below this descriptor",
-				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply to it",
+				"write `inherit: true`, or limits for these levels below this descriptor",
+				"a request that matches %s does not reach %s below `%s` without a value (%s), so those limits do not apply",
 				n.what(), strings.Join(missing, ", "), yamlform.Clip(alone.key), alone.at.From(n.valueAt))
 		}
 	}

@@ -19,7 +19,7 @@ func (c *checker) home(n *node, l *limit) {
 			fix = "did you mean `" + near + "`?"
 		}
 		c.add(Error, l.position("regions"), "", fix,
-			"%s is the home of the rule %s, and no region: the regions are %s", yamlform.Quote(home), rule,
+			"%s is the home of the rule %s, but not a region: the regions are %s", yamlform.Quote(home), rule,
 			strings.Join(c.regions, ", "))
 		return
 	}
@@ -31,5 +31,5 @@ func (c *checker) home(n *node, l *limit) {
 		where = "outside the region that a hash chooses"
 	}
 	c.add(Info, l.position("regions"), codeHomeWaits, "",
-		"a request under the rule %s %s waits for one trip, until the limit is used up", rule, where)
+		"each request under the rule %s %s waits for a round trip to the home, until the limit is used up", rule, where)
 }

@@ -194,7 +194,7 @@ func (c *checker) add(s Severity, at yamlform.Position, code, fix, format string
 func (c *checker) domain(d *domain) {
 	if len(d.roots) == 0 {
 		c.add(Warning, d.at, codeNoLimit, "write descriptors, or remove it",
-			"the domain %s has no rules: all its requests pass", yamlform.Quote(d.name))
+			"the domain %s has no rules, so all its requests pass", yamlform.Quote(d.name))
 	}
 	c.characters("the domain", d.name, d.at)
 	c.siblings(d.roots)

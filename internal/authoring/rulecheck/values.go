@@ -28,7 +28,7 @@ func (c *checker) value(n *node) {
 	c.octal(n)
 	if key := strings.TrimSpace(n.key); key != n.key {
 		c.add(Warning, n.keyAt, codeValueLiteral, "write "+yamlform.Quote(key),
-			"the key %s begins or ends with a space, which a client must send as well", yamlform.Quote(n.key))
+			"the key %s starts or ends with a space, which clients must send too", yamlform.Quote(n.key))
 	}
 	switch n.kind {
 	case descriptor.MatchExact:
@@ -96,7 +96,7 @@ func (c *checker) literal(n *node) bool {
 			yamlform.Quote(v))
 	}
 	if trimmed := strings.TrimSpace(v); trimmed != v {
-		return warn("write "+yamlform.Quote(trimmed), "%s begins or ends with a space, which a client must send as well",
+		return warn("write "+yamlform.Quote(trimmed), "%s starts or ends with a space, which clients must send too",
 			yamlform.Quote(v))
 	}
 	return false
@@ -127,8 +127,8 @@ func (c *checker) star(n *node) {
 	if strings.Trim(v, "*") == "" {
 		if !n.share { // share makes all values of a star use one counter
 			c.add(Warning, n.valueAt, codeStarAlone, "leave `value` out",
-				"a `*` on its own matches every value, like a descriptor without `value`, but it is tried before the patterns "+
-					"that follow it")
+				"a lone `*` matches every value, like a descriptor without `value`, but it is tried before the patterns that "+
+					"follow it")
 		}
 		return
 	}
@@ -155,7 +155,7 @@ func (c *checker) star(n *node) {
 			(unicode.IsPunct(end) || unicode.IsSymbol(end)) {
 			class = "[^" + strings.ReplaceAll(string(end), "-", `\-`) + "]+"
 		}
-		fix := "if that is not meant, write `value_regex: '" + asRegex(pieces, class) + "'`"
+		fix := "if you do not mean that, write `value_regex: '" + asRegex(pieces, class) + "'`"
 		filled := strings.Replace(v, "*", insideExample(first, v), 1)
 		c.add(Warning, n.valueAt, codeStarInside, fix, "the `*` matches any text, including separators: %s also matches %s",
 			yamlform.Quote(v), yamlform.Quote(filled))
@@ -163,10 +163,10 @@ func (c *checker) star(n *node) {
 	}
 	switch {
 	case trailing && strings.Contains(first, "/") && endsInWord(first):
-		c.add(Warning, n.valueAt, codeStarBoundary, "write \""+first+"/*\", and \""+first+"\" in a descriptor of its own",
+		c.add(Warning, n.valueAt, codeStarBoundary, "write \""+first+"/*\", and \""+first+"\" in its own descriptor",
 			"%s also matches longer names, such as %s", yamlform.Quote(v), yamlform.Quote(first+"x"))
 	case len(pieces) == 2 && first == "" && hostname.MatchString(last):
-		c.add(Warning, n.valueAt, codeStarBoundary, "write \"*."+last+"\", and \""+last+"\" in a descriptor of its own",
+		c.add(Warning, n.valueAt, codeStarBoundary, "write \"*."+last+"\", and \""+last+"\" in its own descriptor",
 			"%s matches every name with this ending, such as %s", yamlform.Quote(v), yamlform.Quote("evil"+last))
 	}
 }

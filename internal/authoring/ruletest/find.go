@@ -81,9 +81,9 @@ func noTestFile(name string) error {
 	ext := filepath.Ext(name)
 	beside := strings.TrimSuffix(name, ext) + "_test" + ext
 	if _, err := files.Stat(beside); err == nil && IsTestFile(beside) {
-		return fmt.Errorf("%s is no test file: did you mean %s?", name, beside)
+		return fmt.Errorf("%s is not a test file: did you mean %s?", name, beside)
 	}
-	return fmt.Errorf("%s is no test file: their names end in _test.yaml", name)
+	return fmt.Errorf("%s is not a test file: their names end in _test.yaml", name)
 }
 
 // RuleFiles returns the rule files below a directory, as the service would find them.

@@ -357,7 +357,7 @@ func expectKeys() []yamlform.Field[expectation] {
 			Doc: "one item for each descriptor. `null`: its answer does not matter"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if !v.IsList() {
-					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, this is %s",
+					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, not %s",
 						v.What())
 					return
 				}
@@ -542,7 +542,7 @@ func readRules(v yamlform.Value) []ruleRef {
 // readNames reads a list of names, which may be empty.
 func readNames(v yamlform.Value, key string) *want[[]string] {
 	if !v.IsList() {
-		v.Errorf("`%s` must be a list, this is %s: write `[NAME]`, or `[]` for none", key, v.What())
+		v.Errorf("`%s` must be a list, not %s: write `[NAME]`, or `[]` for none", key, v.What())
 		return nil
 	}
 	w := &want[[]string]{at: v.Position()}
@@ -570,7 +570,7 @@ func readCode(v yamlform.Value) *want[limiter.Code] {
 
 func (f *fileReading) readCases() {
 	if !f.casesAt.IsList() {
-		f.casesAt.Errorf("`cases` must be a list, this is %s: begin each case with `- name:`", f.casesAt.What())
+		f.casesAt.Errorf("`cases` must be a list, not %s: start each case with `- name:`", f.casesAt.What())
 		return
 	}
 	if f.casesAt.Len() == 0 {
@@ -609,7 +609,7 @@ func (f *fileReading) readCases() {
 
 func (c *caseReading) readSteps() {
 	if !c.stepsAt.IsList() {
-		c.stepsAt.Errorf("`steps` must be a list, this is %s", c.stepsAt.What())
+		c.stepsAt.Errorf("`steps` must be a list, not %s", c.stepsAt.What())
 		return
 	}
 	if c.stepsAt.Len() == 0 {
@@ -750,13 +750,13 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 func readHeaders(v yamlform.Value) []wantHeader {
 	if !v.IsMap() {
-		v.Errorf("`headers` must be a map of names and values, this is %s", v.What())
+		v.Errorf("`headers` must be a map of names and values, not %s", v.What())
 		return nil
 	}
 	var headers []wantHeader
 	for k, value := range v.Pairs() {
 		if !headerName.MatchString(k.Written()) {
-			k.Errorf("a header's name must be text, this is %s", k.What())
+			k.Errorf("a header's name must be text, not %s", k.What())
 			continue
 		}
 		h := wantHeader{name: k.Written(), at: value.Position()}

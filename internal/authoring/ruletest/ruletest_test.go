@@ -170,7 +170,7 @@ func TestBadFiles(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "1:1: no tests in this file"},
 		{"rules: r.yaml", "1:1: no `cases`"},
-		{"cases: 7", "1:8: `cases` must be a list, this is the number 7"},
+		{"cases: 7", "1:8: `cases` must be a list, not the number 7"},
 		{"cases: []", "1:8: `cases` is empty"},
 		{"cases: [", "not YAML"},
 		{"cases:\n\t- name: a\n", "found character that cannot start any token: a tab cannot indent: use spaces"},
@@ -182,7 +182,7 @@ func TestBadFiles(t *testing.T) {
 		{"cases: [{name: n, steps: []}]", "1:26: `steps` is empty"},
 		{"cases: [{name: n, steps: [], shadow_mode: true}]", "1:30: `shadow_mode` does not belong in a case: it is a key of `settings`"},
 		{"settings: {shadow_mod: true}\ncases: []", "1:12: unknown key `shadow_mod`: did you mean `shadow_mode`?"},
-		{"settings: {shadow_mode: 1}\ncases: []", "1:25: `shadow_mode` must be true or false, this is the number 1"},
+		{"settings: {shadow_mode: 1}\ncases: []", "1:25: `shadow_mode` must be true or false, not the number 1"},
 		{"settings: {admission: all}\ncases: []", "1:23: unknown `admission` \"all\": write `independent` or `all_or_nothing`"},
 		{"settings: {headers: [ietff]}\ncases: []", "1:22: unknown `headers` \"ietff\": did you mean `ietf`?"},
 		{"start: yesterday\ncases: []", "1:8: `start` must be a time like"},
@@ -201,9 +201,9 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v, expect: OVERLIMIT}", "did you mean `OVER_LIMIT`?"},
 		{head + "{descriptors: k=v, expect: {}}", "5:32: `expect` is empty"},
 		{head + "{descriptors: k=v, expect: {remain: 1}}", "5:33: unknown key `remain`: did you mean `remaining`?"},
-		{head + "{descriptors: k=v, expect: {wait: 5}}", "5:39: `wait`: \"5\" is no duration, its unit is missing: did you mean 5s?"},
-		{head + "{descriptors: k=v, expect: {wait: soon}}", "5:39: `wait`: \"soon\" is no duration"},
-		{head + "{descriptors: k=v, expect: {wait: 5ns}}", "no whole number of microseconds"},
+		{head + "{descriptors: k=v, expect: {wait: 5}}", "5:39: `wait`: \"5\" is a duration without a unit: did you mean 5s?"},
+		{head + "{descriptors: k=v, expect: {wait: soon}}", "5:39: `wait`: \"soon\" is not a duration"},
+		{head + "{descriptors: k=v, expect: {wait: 5ns}}", "not a whole number of microseconds"},
 		{head + "{descriptors: k=v, expect: {remaining: -1}}", "`remaining` must be a whole number from 0 to 9007199254740991"},
 		{head + "{descriptors: k=v, repeat: 2, expect: {passed: 3}}", "`passed` is 3, and the step has 2 requests"},
 		{head + "{descriptors: k=v, expect: {descriptors: [OK, OK]}}", "`descriptors` in `expect` has 2 entries, the request has 1 descriptors"},
@@ -216,7 +216,7 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v,l=w, expect: OK}", "5:23: unknown key `l=w`: within { } put a descriptor with commas in quotes"},
 		{head + "{descriptors: {k: v}, expect: OK}", "a descriptor as a map needs `entries`"},
 		{head + "{descriptors: [[k=v]], expect: OK}", "an entry of a descriptor must be a map like `key: value`"},
-		{head + "{descriptors: 1.5, expect: OK}", "`descriptors` must be text, this is the number 1.5"},
+		{head + "{descriptors: 1.5, expect: OK}", "`descriptors` must be text, not the number 1.5"},
 		{head + "{descriptors: k=v, every: 1s, expect: OK}", "`every` without `repeat`"},
 		{head + "{descriptors: k=v, repeat: 0, expect: OK}", "`repeat` must be a whole number from 1 to 10000000"},
 		{head + "{descriptors: k=v, repeat: 10000000, every: 1w, expect: OK}", "takes more than 100 years"},
@@ -293,7 +293,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("%v, without tests: %q\n%s", err, untested, diff)
 	}
 	for path, want := range map[string]string{
-		rules:                      "is no test file: did you mean " + a + "?",
+		rules:                      "is not a test file: did you mean " + a + "?",
 		filepath.Join(dir, "gone"): "no such file",
 	} {
 		if _, _, err := Find([]string{path}); err == nil || !strings.Contains(err.Error(), want) {

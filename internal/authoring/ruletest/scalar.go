@@ -13,7 +13,7 @@ import (
 // readSpan reads a duration that is not negative.
 func readSpan(v yamlform.Value, name string) (time.Duration, bool) {
 	if !v.IsScalar() {
-		v.Errorf("`%s` must be a duration like 30s or 1d12h, this is %s", name, v.What())
+		v.Errorf("`%s` must be a duration like 30s or 1d12h, not %s", name, v.What())
 		return 0, false
 	}
 	d, err := parseSpan(v.Written())
@@ -28,7 +28,7 @@ func readInstant(v yamlform.Value) time.Time {
 	t, ok := parseInstant(v.Written())
 	switch {
 	case !ok:
-		v.Errorf("`start` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, this is %s", v.What())
+		v.Errorf("`start` must be a time like 2026-03-01T12:00:00Z or a date like 2026-03-01, not %s", v.What())
 	case t.Year() < 1970 || t.Year() > 2200:
 		v.Errorf("`start` must lie between 1970 and 2200")
 	}
@@ -52,10 +52,10 @@ func parseSpan(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
 	}
-	bad := fmt.Errorf("%s is no duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h",
+	bad := fmt.Errorf("%s is not a duration: write numbers with units w, d, h, m, s, ms or us, like 30s or 1d12h",
 		yamlform.Quote(s))
 	if _, err := strconv.ParseFloat(s, 64); err == nil {
-		return 0, fmt.Errorf("%s is no duration, its unit is missing: did you mean %ss?", yamlform.Quote(s), yamlform.Clip(s))
+		return 0, fmt.Errorf("%s is a duration without a unit: did you mean %ss?", yamlform.Quote(s), yamlform.Clip(s))
 	}
 	total := time.Duration(0)
 	for rest := s; rest != ""; {
@@ -83,7 +83,7 @@ func parseSpan(s string) (time.Duration, error) {
 		return 0, bad
 	}
 	if total%time.Microsecond != 0 {
-		return 0, fmt.Errorf("%s is no whole number of microseconds, and the engine knows no finer time", yamlform.Quote(s))
+		return 0, fmt.Errorf("%s is not a whole number of microseconds, the smallest unit of time here", yamlform.Quote(s))
 	}
 	return total, nil
 }

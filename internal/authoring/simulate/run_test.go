@@ -576,7 +576,7 @@ func TestLoadRules(t *testing.T) {
 	if tree, err := simulate.LoadRules(dir, true, descriptor.Options{}); err != nil || len(tree.Rules) != 2 {
 		t.Error(err)
 	}
-	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "b.yaml:1:9: domain \"edge\" twice") {
+	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "b.yaml:1:9: duplicate domain \"edge\"") {
 		t.Error(err)
 	}
 }

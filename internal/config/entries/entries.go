@@ -78,7 +78,7 @@ func Read(v yamlform.Value) ([]descriptor.Entry, bool) {
 	var all []descriptor.Entry
 	for item := range v.Items() {
 		if !item.IsMap() {
-			item.Errorf("an entry of a descriptor must be a map like `key: value`, this is %s", item.What())
+			item.Errorf("an entry of a descriptor must be a map like `key: value`, not %s", item.What())
 			return nil, false
 		}
 		for k, value := range item.Pairs() {

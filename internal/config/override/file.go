@@ -185,7 +185,7 @@ func (f *firsts) twice(p *Placed) string {
 // ReadList reads a list of overrides. It reports errors to the value's reader, and skips invalid overrides.
 func ReadList(list yamlform.Value) []Placed {
 	if !list.IsList() {
-		list.Errorf("`overrides` must be a list, this is %s: begin each override with `- domain:`", list.What())
+		list.Errorf("`overrides` must be a list, not %s: start each override with `- domain:`", list.What())
 		return nil
 	}
 	all := make([]Placed, 0, list.Len())
@@ -228,7 +228,7 @@ func readOverride(v yamlform.Value) (Override, bool) {
 func readTime(v yamlform.Value, name string) (time.Time, bool) {
 	t, err := time.Parse(time.RFC3339Nano, strings.ToUpper(v.Written()))
 	if err != nil {
-		v.Errorf("`%s` must be a time like 2026-03-01T12:00:00Z or 2026-03-01T12:00:00+02:00, this is %s", name, v.What())
+		v.Errorf("`%s` must be a time like 2026-03-01T12:00:00Z or 2026-03-01T12:00:00+02:00, not %s", name, v.What())
 	}
 	return t.UTC(), err == nil
 }

@@ -197,7 +197,7 @@ func TestADomainTwice(t *testing.T) {
 			continue
 		}
 		await(t, "a rejection", func() bool { return len(server.nacks()) > 0 })
-		if got := server.nacks()[0].GetErrorDetail().GetMessage(); !strings.HasPrefix(got, `two: domain: domain "a" twice, it belongs to one: domain`) {
+		if got := server.nacks()[0].GetErrorDetail().GetMessage(); !strings.HasPrefix(got, `two: domain: duplicate domain "a": it is already defined at one: domain`) {
 			t.Errorf("rejected with %q", got)
 		}
 	}

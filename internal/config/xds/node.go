@@ -65,7 +65,7 @@ func pairs(text, sign string) (map[string]string, error) {
 		key, value, found := strings.Cut(pair, sign)
 		if key = strings.TrimSpace(key); !found || key == "" {
 			// The error does not repeat the text, because it may be a password in a malformed header.
-			return nil, fmt.Errorf("item %d of the list is no pair: write key%svalue, with commas between pairs", i+1, sign)
+			return nil, fmt.Errorf("item %d of the list is not a pair: write key%svalue, with commas between pairs", i+1, sign)
 		}
 		all[key] = strings.TrimSpace(value)
 	}

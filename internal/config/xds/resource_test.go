@@ -306,7 +306,7 @@ func TestWhatIsWrong(t *testing.T) {
 		"a negative unit":     {ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: -1}}), `r: descriptors[0].rate_limit.unit: unknown unit "-1"`},
 		"a large unit":        {ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 257}}), `r: descriptors[0].rate_limit.unit: unknown unit "257"`},
 		"unlimited":           {ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 1, Unlimited: true}}), "r: descriptors[0].rate_limit.unit: `unlimited: true` and a `unit`"},
-		"twice":               {ofDescriptor(plain(), plain()), `r: descriptors[1]: a descriptor with key "k" and no value twice: the first is at r: descriptors[0]`},
+		"twice":               {ofDescriptor(plain(), plain()), `r: descriptors[1]: duplicate descriptor: key "k" without a value is already defined at r: descriptors[0]`},
 		"replaces itself":     {ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 1, Name: "n", Replaces: []*ratelimitv3.RateLimitReplace{{Name: "n"}}}}), `r: descriptors[0].rate_limit.replaces[0].name: the rate limit "n" replaces itself`},
 		"replaces nothing":    {ofDescriptor(&ratelimitv3.RateLimitDescriptor{Key: "k", RateLimit: &ratelimitv3.RateLimitPolicy{Unit: 1, Replaces: []*ratelimitv3.RateLimitReplace{{}}}}), "r: descriptors[0].rate_limit.replaces[0].name: an entry of `replaces` without a name"},
 		"too deep":            {ofDescriptor(deep), "more than 32 levels"},

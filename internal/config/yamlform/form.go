@@ -37,7 +37,7 @@ func NewForm[T any](name, what string, fields ...Field[T]) *Form[T] {
 // that seems to be missing is probably one of them, misspelt.
 func Read[T any](v Value, f *Form[T], into *T) (read, unknown bool) {
 	if !v.IsMap() {
-		v.Errorf("%s must be a map of keys (%s), this is %s", f.What, List(f.Names(), "and"), v.What())
+		v.Errorf("%s must be a map of keys (%s), not %s", f.What, List(f.Names(), "and"), v.What())
 		return false, false
 	}
 	var have uint64 // a bit for each key that was met

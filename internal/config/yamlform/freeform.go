@@ -10,7 +10,7 @@ import (
 // into a google.protobuf.Struct. It returns nil, and notes an error, for a value that is not a map.
 func (v Value) AnyMap() map[string]any {
 	if !v.IsMap() {
-		v.Errorf("%s must be a map, this is %s", v.label(), v.What())
+		v.Errorf("%s must be a map, not %s", v.label(), v.What())
 		return nil
 	}
 	return v.anyMap(1)
@@ -31,7 +31,7 @@ func (v Value) anyMap(level int) map[string]any {
 				if !m.expand(k) {
 					return
 				}
-				r.ErrorAt(r.position(k), "a key in %s must be text, this is %s", v.label(), what(name))
+				r.ErrorAt(r.position(k), "a key in %s must be text, not %s", v.label(), what(name))
 				continue
 			}
 			first, twice := own[name.Value]
@@ -113,7 +113,7 @@ func (v Value) anything(level int) any {
 			return f
 		}
 		if r.o.Lenient {
-			v.Warnf(Keeps, "%s may hold finite numbers, this is %s: it is left out", v.label(), Clip(n.Value))
+			v.Warnf(Keeps, "%s may hold finite numbers, not %s: it is left out", v.label(), Clip(n.Value))
 			return nil
 		}
 	default:
@@ -121,6 +121,6 @@ func (v Value) anything(level int) any {
 			return text
 		}
 	}
-	v.Errorf("%s may hold text, finite numbers, true, false, null, lists and maps, this is %s", v.label(), v.What())
+	v.Errorf("%s may hold text, finite numbers, true, false, null, lists and maps, not %s", v.label(), v.What())
 	return nil
 }

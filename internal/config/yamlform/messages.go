@@ -21,7 +21,7 @@ type unknownKeyMessage struct {
 func (u unknownKeyMessage) String() string {
 	k, m, places := u.k, u.m, u.in.r.o.Places
 	if k.Kind != yaml.ScalarNode {
-		return fmt.Sprintf("a key must be text, this is %s: %s has %s", what(k), m.What, List(m.Names(), "and"))
+		return fmt.Sprintf("a key must be text, not %s: %s has %s", what(k), m.What, List(m.Names(), "and"))
 	}
 	shown := Clip(k.Value)
 	for _, p := range places {

@@ -38,14 +38,14 @@ func (v Value) Text() (string, bool) {
 			if v.key != nil && v.key.Type.Floats {
 				return n.Value, true
 			}
-			v.Errorf("%s must be text, this is the number %s: write it in quotes, %s", v.label(), Clip(n.Value), Quote(n.Value))
+			v.Errorf("%s must be text, not the number %s: write it in quotes, %s", v.label(), Clip(n.Value), Quote(n.Value))
 			return "", false
 		}
 		if text, ok := v.r.tagged(n); ok {
 			return text, true
 		}
 	}
-	v.Errorf("%s must be text, this is %s", v.label(), v.What())
+	v.Errorf("%s must be text, not %s", v.label(), v.What())
 	return "", false
 }
 
@@ -113,7 +113,7 @@ func (v Value) Flag() bool {
 			return n.Value == "true"
 		}
 	}
-	v.Errorf("%s must be true or false, this is %s", v.label(), v.What())
+	v.Errorf("%s must be true or false, not %s", v.label(), v.What())
 	return false
 }
 
@@ -147,7 +147,7 @@ func (v Value) Number() (uint64, bool) {
 	if t.Word != "" {
 		or = ", or `" + t.Word + "`"
 	}
-	v.Errorf("%s must be a whole number from %d to %d%s, this is %s", v.label(), t.Least, t.Most, or, v.What())
+	v.Errorf("%s must be a whole number from %d to %d%s, not %s", v.label(), t.Least, t.Most, or, v.What())
 	return 0, false
 }
 
@@ -159,7 +159,7 @@ func (v Value) Millionths() (uint64, bool) {
 			return u, true
 		}
 	}
-	v.Errorf("%s must be a number above 0 and at most %d, with at most six decimals, this is %s", v.label(), t.Most,
+	v.Errorf("%s must be a number above 0 and at most %d, with at most six decimals, not %s", v.label(), t.Most,
 		v.What())
 	return 0, false
 }
@@ -190,7 +190,7 @@ func (v Value) MillionthsByText() iter.Seq2[string, uint64] {
 				u, ok = millionths(n.Value)
 			}
 			if !ok || u > most*1_000_000 {
-				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, this is %s", Quote(name),
+				value.Errorf("%s of %s must be a number from 0 to %d, with at most six decimals, not %s", Quote(name),
 					v.label(), most, value.What())
 				continue
 			}
@@ -219,7 +219,7 @@ func (v Value) WeightsByText() iter.Seq2[string, uint64] {
 		for name, value := range v.byText() {
 			u, ok := value.Weight()
 			if !ok {
-				value.Errorf("%s in %s must be a whole number from 1 to %d, this is %s", Quote(name), v.label(), v.typed().Most,
+				value.Errorf("%s in %s must be a whole number from 1 to %d, not %s", Quote(name), v.label(), v.typed().Most,
 					value.What())
 				continue
 			}

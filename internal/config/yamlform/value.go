@@ -255,11 +255,11 @@ func (v Value) eachMap(merges int, read func(Value)) {
 			if m.IsMap() {
 				m.eachMap(merges+1, read)
 			} else {
-				m.Errorf("`<<` merges maps, this is %s", m.What())
+				m.Errorf("`<<` merges maps, not %s", m.What())
 			}
 		}
 	default:
-		from.Errorf("`<<` merges a map or a list of maps, this is %s", from.What())
+		from.Errorf("`<<` merges a map or a list of maps, not %s", from.What())
 	}
 }
 
