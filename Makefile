@@ -12,8 +12,8 @@ FORMATTED = unformatted=$$(gofmt -l $(GO_FILES)); [ -z "$$unformatted" ] || { ec
 
 # GENERATE writes the generated files below a folder.
 define GENERATE
-$(TOOL) buf generate -o $(1) && $(TOOL) buf generate --template buf.gen.callers.yaml -o $(1) && \
-	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)/internal/server/callers.binpb
+$(TOOL) buf generate -o $(1) && $(TOOL) buf generate --template buf.gen.clients.yaml -o $(1) && \
+	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)/internal/server/clients.binpb
 endef
 
 .PHONY: run quick test simulate e2e soak site fmt lint lines prose generate bench attack ci

@@ -36,8 +36,8 @@ func TestFleet(t *testing.T) {
 	// states counts the processes by what is said of them, such as "live" and "live, other rules".
 	states := func(f *adminv1.FleetServiceListResponse) string {
 		count := make(map[string]int)
-		for _, p := range f.GetProcesses() {
-			text := strings.ToLower(strings.TrimPrefix(p.GetState().String(), "PROCESS_STATE_"))
+		for _, p := range f.GetReplicas() {
+			text := strings.ToLower(strings.TrimPrefix(p.GetState().String(), "REPLICA_STATE_"))
 			if p.GetRulesDiffer() {
 				text += ", other rules"
 			}
@@ -72,12 +72,12 @@ func TestFleet(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if !f.GetShared() || f.GetError() != "" || f.GetReadAt() == nil || f.GetMore()+f.GetUnreadable() != 0 || len(f.GetProcesses()) != 4 || !f.GetProcesses()[0].RulesDiffer {
+		if !f.GetShared() || f.GetError() != "" || f.GetReadAt() == nil || f.GetMore()+f.GetUnreadable() != 0 || len(f.GetReplicas()) != 4 || !f.GetReplicas()[0].RulesDiffer {
 			return fmt.Errorf("%+v", f)
 		}
-		self := f.GetProcesses()[1]
-		for _, p := range f.GetProcesses() {
-			if p.GetId() == f.GetThisProcess() {
+		self := f.GetReplicas()[1]
+		for _, p := range f.GetReplicas() {
+			if p.GetId() == f.GetThisReplica() {
 				self = p
 			}
 		}
@@ -114,7 +114,7 @@ func TestFleet(t *testing.T) {
 	r.Kill(t)
 	redistest.Eventually(t, "Redis is unreachable", func(context.Context) error {
 		f, err := list(a)
-		if err == nil && (f.GetError() == "" || len(f.GetProcesses()) != 4 || f.GetReadAt() == nil) {
+		if err == nil && (f.GetError() == "" || len(f.GetReplicas()) != 4 || f.GetReadAt() == nil) {
 			err = fmt.Errorf("%+v", f)
 		}
 		return err

@@ -23,8 +23,8 @@ type Decisions interface {
 	RuleTotals() (*descriptor.Tree, func(index int) *limiter.RuleTotals)
 }
 
-// Process is the console's view of this replica. The texts are for people.
-type Process struct {
+// Replica is the console's view of this replica. The texts are for people.
+type Replica struct {
 	Host    string    `json:"host"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
@@ -60,7 +60,7 @@ type OverrideState struct {
 // live is one event.
 type live struct {
 	At        int64           `json:"at"` // time in ms
-	Process   *Process        `json:"process"`
+	Replica   *Replica        `json:"replica"`
 	Rules     liveRules       `json:"rules"`
 	Decisions *limiter.Totals `json:"decisions"` // nil if unknown
 	Hot       *liveHot        `json:"hot"`       // nil if hot keys are off
@@ -129,8 +129,8 @@ func (s *Server) addConsole(mux *http.ServeMux, opts *Options) {
 // look returns the next event.
 func (o *Options) look(ctx context.Context) any {
 	e := &live{At: time.Now().UnixMilli(), Rules: o.liveRules(), Regions: o.Regions.Status != nil, Fleet: o.Fleet != nil}
-	if o.Process != nil {
-		e.Process = o.Process(ctx)
+	if o.Replica != nil {
+		e.Replica = o.Replica(ctx)
 	}
 	if o.Decisions != nil {
 		t := o.Decisions.Totals()

@@ -22,11 +22,11 @@ type viewed fleet.View
 func (v viewed) List(context.Context) fleet.View { return fleet.View(v) }
 
 // The answer has all the data of all replicas, and texts that are not UTF-8 do not break it.
-func TestListProcesses(t *testing.T) {
+func TestListReplicas(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := start(t, Options{Fleet: viewed{
 		Self: "a", Shared: true, ReadAt: at, Err: errors.New("no answer \xff"), Unreadable: 2, More: 3,
-		Processes: []fleet.Process{
+		Replicas: []fleet.Replica{
 			{
 				ID: "a", Host: "host \xff", Version: "1.2.3", Started: at, Seen: at,
 				Rules:     fleet.Rules{Checksum: 1 << 63, Since: at, Count: 5, Files: 4, Stale: 1, Rejected: 2},
@@ -41,21 +41,21 @@ func TestListProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := func(id string, state adminv1.ProcessState) *adminv1.Process {
-		return &adminv1.Process{Id: id, State: state, Rules: &adminv1.ProcessRules{}, PerSecond: &adminv1.ProcessRates{}}
+	none := func(id string, state adminv1.ReplicaState) *adminv1.Replica {
+		return &adminv1.Replica{Id: id, State: state, Rules: &adminv1.ReplicaRules{}, PerSecond: &adminv1.ReplicaRates{}}
 	}
 	want := &adminv1.FleetServiceListResponse{
-		ThisProcess: "a", Shared: true, ReadAt: timestamppb.New(at), Error: "no answer \uFFFD", Unreadable: 2, More: 3,
-		Processes: []*adminv1.Process{
+		ThisReplica: "a", Shared: true, ReadAt: timestamppb.New(at), Error: "no answer \uFFFD", Unreadable: 2, More: 3,
+		Replicas: []*adminv1.Replica{
 			{
-				Id: "a", Host: "host \uFFFD", Version: "1.2.3", Started: timestamppb.New(at), Seen: timestamppb.New(at), State: adminv1.ProcessState_PROCESS_STATE_LIVE,
-				Rules:     &adminv1.ProcessRules{Checksum: 1 << 63, Since: timestamppb.New(at), Count: 5, Files: 4, Stale: 1, Rejected: 2},
-				Overrides: &adminv1.ProcessOverrides{Source: "redis", Version: 7, Count: 6, Error: "away"},
-				Redis:     []*adminv1.ProcessRedis{{Name: "redis", OpenBreakers: []string{"n:1"}, Connections: 8}},
-				Caches:    []*adminv1.ProcessCache{{Name: "leases", Entries: 9}},
-				PerSecond: &adminv1.ProcessRates{Passed: 1, Denied: 2, Failed: 3, OnError: 4}, RulesDiffer: true, OverridesDiffer: true,
+				Id: "a", Host: "host \uFFFD", Version: "1.2.3", Started: timestamppb.New(at), Seen: timestamppb.New(at), State: adminv1.ReplicaState_REPLICA_STATE_LIVE,
+				Rules:     &adminv1.ReplicaRules{Checksum: 1 << 63, Since: timestamppb.New(at), Count: 5, Files: 4, Stale: 1, Rejected: 2},
+				Overrides: &adminv1.ReplicaOverrides{Source: "redis", Version: 7, Count: 6, Error: "away"},
+				Redis:     []*adminv1.ReplicaRedis{{Name: "redis", OpenBreakers: []string{"n:1"}, Connections: 8}},
+				Caches:    []*adminv1.ReplicaCache{{Name: "leases", Entries: 9}},
+				PerSecond: &adminv1.ReplicaRates{Passed: 1, Denied: 2, Failed: 3, OnError: 4}, RulesDiffer: true, OverridesDiffer: true,
 			},
-			none("b", adminv1.ProcessState_PROCESS_STATE_GONE), none("c", adminv1.ProcessState_PROCESS_STATE_STOPPED),
+			none("b", adminv1.ReplicaState_REPLICA_STATE_GONE), none("c", adminv1.ReplicaState_REPLICA_STATE_STOPPED),
 		},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {

@@ -33,7 +33,7 @@ type Options struct {
 
 	// Shown on the console; nil is shown as unknown.
 	Decisions Decisions
-	Process   func(context.Context) *Process
+	Replica   func(context.Context) *Replica
 
 	Fleet Fleet // the replicas that share a Redis; nil if unknown
 

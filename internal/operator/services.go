@@ -56,7 +56,7 @@ func (s *Server) addServices(mux *http.ServeMux, opts *Options) {
 		counters: counters, log: s.shared.Log}, with))
 	mux.Handle(adminconnect.NewUsageServiceHandler(&usages{usage: opts.Usage, counters: opts.Counters,
 		tree: opts.Rules.tree, bounds: opts.Bounds}, with))
-	mux.Handle(adminconnect.NewFleetServiceHandler(&processes{fleet: opts.Fleet}, with))
+	mux.Handle(adminconnect.NewFleetServiceHandler(&replicas{fleet: opts.Fleet}, with))
 	reflector := grpcreflect.NewStaticReflector(serviceNames...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, with))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, with))

@@ -62,7 +62,7 @@ func (a *admin) ListShares(_ context.Context, req *adminv1.ListSharesRequest) (*
 }
 
 func sharesMessage(b *assigner.BucketShares) *adminv1.BucketShares {
-	m := &adminv1.BucketShares{Rule: validText(b.Rule), Limit: validText(b.Limit), Processes: count(b.Processes),
+	m := &adminv1.BucketShares{Rule: validText(b.Rule), Limit: validText(b.Limit), Replicas: count(b.Replicas),
 		Clients: count(len(b.Held))}
 	for _, e := range b.Entries {
 		m.Entries = append(m.Entries, &adminv1.Entry{Key: validText(e.Key), Value: validText(e.Value)})
@@ -81,7 +81,7 @@ func sharesMessage(b *assigner.BucketShares) *adminv1.BucketShares {
 	}
 	if b.Rate != (quota.Rate{}) {
 		m.LimitRate = &adminv1.TokenRate{PerSecond: b.Rate.PerSecond, Burst: b.Rate.Burst}
-		m.ProcessRate = &adminv1.TokenRate{PerSecond: b.ProcessRate, Burst: b.ProcessBurst}
+		m.ReplicaRate = &adminv1.TokenRate{PerSecond: b.ReplicaRate, Burst: b.ReplicaBurst}
 		m.HeldRate = held
 	}
 	return m

@@ -59,7 +59,7 @@ func TestListShares(t *testing.T) {
 	}
 	divided := assigner.BucketShares{
 		Domain: "d", Entries: []descriptor.Entry{{Key: "plan", Value: "gold"}, {Key: "user", Value: "\xff"}}, Rule: "d.plan.user", Limit: "100 per second",
-		Rate: quota.Rate{PerSecond: 100, Burst: 200, Interval: 10 * time.Second}, ProcessRate: 50, ProcessBurst: 90, Processes: 2,
+		Rate: quota.Rate{PerSecond: 100, Burst: 200, Interval: 10 * time.Second}, ReplicaRate: 50, ReplicaBurst: 90, Replicas: 2,
 		Held: []assigner.HeldShare{
 			{Client: "10.0.0.1:5", Since: at, Demand: 25, Assignment: quota.Assignment{Kind: quota.Tokens, TTL: 20 * time.Second, MaxTokens: 60, Fill: 300, Interval: 10 * time.Second}, Expires: at.Add(time.Second)},
 			{Client: "10.0.0.2:5", Since: at, Demand: 10, Assignment: quota.Assignment{Kind: quota.Tokens, TTL: 20 * time.Second, MaxTokens: 20, Fill: 100, Interval: 10 * time.Second}, Expires: at.Add(time.Minute)},
@@ -70,7 +70,7 @@ func TestListShares(t *testing.T) {
 	free := bucketOf("free")
 	free.Held = []assigner.HeldShare{{Client: "unix", Demand: 7, Assignment: quota.Assignment{Kind: quota.AllowAll}, Expires: at}}
 	nothing := bucketOf("nothing")
-	nothing.Rate, nothing.Processes, nothing.Limit = quota.Rate{Interval: time.Second}, 1, "0 per day"
+	nothing.Rate, nothing.Replicas, nothing.Limit = quota.Rate{Interval: time.Second}, 1, "0 per day"
 
 	list := shares(t, Options{Rules: Rules{Tree: func() *descriptor.Tree { return tree }}, Host: "host \xff", Shares: held{divided, free, nothing}})
 	got, err := list(&adminv1.ListSharesRequest{Domain: "d"})
@@ -83,8 +83,8 @@ func TestListShares(t *testing.T) {
 		Buckets: []*adminv1.BucketShares{
 			{
 				Entries: []*adminv1.Entry{{Key: "plan", Value: "gold"}, {Key: "user", Value: "\uFFFD"}}, Rule: "d.plan.user", Limit: "100 per second",
-				LimitRate: &adminv1.TokenRate{PerSecond: 100, Burst: 200}, ProcessRate: &adminv1.TokenRate{PerSecond: 50, Burst: 90}, HeldRate: &adminv1.TokenRate{PerSecond: 40, Burst: 80},
-				Processes: 2, Demand: 35.5, Clients: 4,
+				LimitRate: &adminv1.TokenRate{PerSecond: 100, Burst: 200}, ReplicaRate: &adminv1.TokenRate{PerSecond: 50, Burst: 90}, HeldRate: &adminv1.TokenRate{PerSecond: 40, Burst: 80},
+				Replicas: 2, Demand: 35.5, Clients: 4,
 				Held: []*adminv1.HeldShare{
 					{Client: "10.0.0.1:5", Since: since, Demand: 25, Kind: adminv1.AssignmentKind_ASSIGNMENT_KIND_TOKENS, Rate: &adminv1.TokenRate{PerSecond: 30, Burst: 60}, Expires: timestamppb.New(at.Add(time.Second))},
 					{Client: "10.0.0.2:5", Since: since, Demand: 10, Kind: adminv1.AssignmentKind_ASSIGNMENT_KIND_TOKENS, Rate: &adminv1.TokenRate{PerSecond: 10, Burst: 20}, Expires: timestamppb.New(at.Add(time.Minute))},
@@ -97,8 +97,8 @@ func TestListShares(t *testing.T) {
 				Held: []*adminv1.HeldShare{{Client: "unix", Demand: 7, Kind: adminv1.AssignmentKind_ASSIGNMENT_KIND_ALLOW_ALL, Expires: since}},
 			},
 			{
-				Entries: []*adminv1.Entry{{Key: "k", Value: "nothing"}}, Limit: "0 per day", Processes: 1,
-				LimitRate: &adminv1.TokenRate{}, ProcessRate: &adminv1.TokenRate{}, HeldRate: &adminv1.TokenRate{},
+				Entries: []*adminv1.Entry{{Key: "k", Value: "nothing"}}, Limit: "0 per day", Replicas: 1,
+				LimitRate: &adminv1.TokenRate{}, ReplicaRate: &adminv1.TokenRate{}, HeldRate: &adminv1.TokenRate{},
 			},
 		},
 	}

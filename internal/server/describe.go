@@ -15,7 +15,7 @@ import (
 // ownFiles are the compiled files of proto/ratelimitd/v1, as a google.protobuf.FileDescriptorSet. make generate writes
 // it. The generated Go code would enlarge the program, and its messages are not used here.
 //
-//go:embed callers.binpb
+//go:embed clients.binpb
 var ownFiles []byte
 
 // describeOwn adds these services to reflection.
@@ -28,7 +28,7 @@ var describeOwn = sync.OnceFunc(func() {
 		rest = rest[tag+size:]
 	}
 	if len(rest) > 0 {
-		panic("callers.binpb has a file that reflection does not know")
+		panic("clients.binpb has a file that reflection does not know")
 	}
 })
 

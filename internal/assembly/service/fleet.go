@@ -19,9 +19,9 @@ func (s *Service) joinFleet() *fleet.Fleet {
 			s.o.Log.Info("replicas that share this Redis", "replicas", n)
 			s.Limiter.SetReplicas(n)
 		},
-		Self: func() fleet.Process {
+		Self: func() fleet.Replica {
 			t := s.Limiter.Totals()
-			p := fleet.Process{
+			p := fleet.Replica{
 				Host: host, Version: s.o.Version, Started: started, Rules: s.fleetRules(), Overrides: s.fleetOverrides(),
 				Decisions: fleet.Decisions{Passed: t.Passed, Denied: t.Denied, Failed: t.Failed, OnError: t.OnError},
 			}

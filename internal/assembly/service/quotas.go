@@ -17,7 +17,7 @@ func (s *Service) assignQuotas() *assigner.Assigner {
 		Room: s.o.Budget.Class("quota", s.o.Budget.Total()/8)}
 	if s.counters.Shared != nil {
 		prefix := s.o.Counters.KeyPrefix + shareKeys
-		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: prefix, Process: rand.Text()})
+		o.Store = redisshares.New(redisshares.Options{Client: s.counters.Shared, Prefix: prefix, Replica: rand.Text()})
 	}
 	a := assigner.New(o)
 	s.o.Tasks.Add(a.Run)

@@ -140,7 +140,7 @@ func (s *Service) openOperators() (err error) {
 	o := s.o.Operators
 	o.Rules = operator.Rules{Files: s.files, Tree: s.Limiter.Tree, Explain: s.Limiter.Explain}
 	o.Counters, o.Decisions, o.LogLevel = s.Limiter, s.Limiter, s.o.Level
-	o.Stats, o.Process = s.writeStats, s.process()
+	o.Stats, o.Replica = s.writeStats, s.process()
 	o.Overrides, o.Fleet = s.operatorsOverrides(), s.joinFleet()
 	if s.regions != nil {
 		o.Regions = operator.Regions{Status: s.regions.Status, HomeElsewhere: s.regions.HomeElsewhere}

@@ -15,7 +15,7 @@ import (
 func BenchmarkThousand(b *testing.B) {
 	const processes = 1000
 	r := redistest.Start(b)
-	f := New(Options{Client: redisconntest.Connect(b, redisconn.Options{URL: r.Addr}), Names: names, Self: func() Process { return named("ratelimitd-7c9f8d6b5-x2x4q") }})
+	f := New(Options{Client: redisconntest.Connect(b, redisconn.Options{URL: r.Addr}), Names: names, Self: func() Replica { return named("ratelimitd-7c9f8d6b5-x2x4q") }})
 	client := r.Client(b)
 	p := named("ratelimitd-7c9f8d6b5-x2x4q")
 	p.Overrides = Overrides{Source: OverridesInRedis, Version: 1234, Earlier: 1234, Count: 100_000}
@@ -46,7 +46,7 @@ func BenchmarkThousand(b *testing.B) {
 			}
 		}
 	})
-	if v := f.view(time.Now()); len(v.Processes) < processes {
-		b.Fatalf("%d processes", len(v.Processes))
+	if v := f.view(time.Now()); len(v.Replicas) < processes {
+		b.Fatalf("%d processes", len(v.Replicas))
 	}
 }

@@ -13,8 +13,8 @@ const upToDate = 2 * time.Second
 
 // compare marks live replicas whose rules or overrides differ from the ones that most replicas have, or whose overrides
 // are older than the overrides of another replica.
-func compare(all []Process, every time.Duration) {
-	rules := most(all, func(p *Process) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
+func compare(all []Replica, every time.Duration) {
+	rules := most(all, func(p *Replica) string { return strconv.FormatUint(p.Rules.Checksum, 10) })
 	overrides := most(all, overridesOf)
 	for i := range all {
 		p := &all[i]
@@ -27,7 +27,7 @@ func compare(all []Process, every time.Duration) {
 
 // overridesOf returns the part of a replica's overrides that must be equal everywhere. The version of overrides in
 // Redis is not part of it, because replicas learn of a new version at different times.
-func overridesOf(p *Process) string {
+func overridesOf(p *Replica) string {
 	if p.Overrides.Source == OverridesInFile { // the version identifies the content of the file
 		return OverridesInFile + strconv.FormatInt(p.Overrides.Version, 10)
 	}
@@ -35,8 +35,8 @@ func overridesOf(p *Process) string {
 }
 
 // isBehind reports whether a replica still had older overrides when another one had had newer ones for a while.
-func isBehind(p *Process, all []Process, every time.Duration) bool {
-	return p.Overrides.Source == OverridesInRedis && slices.ContainsFunc(all, func(q Process) bool {
+func isBehind(p *Replica, all []Replica, every time.Duration) bool {
+	return p.Overrides.Source == OverridesInRedis && slices.ContainsFunc(all, func(q Replica) bool {
 		hadThem := q.Seen.Add(-2 * every)
 		return q.State == Live && q.Overrides.Source == OverridesInRedis && q.Overrides.Earlier > p.Overrides.Version &&
 			p.Seen.After(hadThem.Add(upToDate))
@@ -45,7 +45,7 @@ func isBehind(p *Process, all []Process, every time.Duration) bool {
 
 // most returns a function that reports whether a replica has the value that most live ones have. If two values are
 // equally frequent, no replica has it.
-func most(all []Process, value func(*Process) string) func(*Process) bool {
+func most(all []Replica, value func(*Replica) string) func(*Replica) bool {
 	count := make(map[string]int)
 	for i := range all {
 		if all[i].State == Live {
@@ -60,11 +60,11 @@ func most(all []Process, value func(*Process) string) func(*Process) bool {
 			single = false
 		}
 	}
-	return func(p *Process) bool { return single && value(p) == best }
+	return func(p *Replica) bool { return single && value(p) == best }
 }
 
 // IsTroubled reports whether an operator should look at a replica.
-func (p *Process) IsTroubled() bool {
+func (p *Replica) IsTroubled() bool {
 	switch p.State {
 	case Gone:
 		return true
@@ -78,8 +78,8 @@ func (p *Process) IsTroubled() bool {
 }
 
 // sort puts replicas in the order in which operators look at them: replicas with trouble first, stopped replicas last.
-func sort(all []Process) {
-	rank := func(p *Process) int {
+func sort(all []Replica) {
+	rank := func(p *Replica) int {
 		switch {
 		case p.IsTroubled():
 			return 0
@@ -89,7 +89,7 @@ func sort(all []Process) {
 			return 2
 		}
 	}
-	slices.SortFunc(all, func(a, b Process) int {
+	slices.SortFunc(all, func(a, b Replica) int {
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(a.Host, b.Host), a.Started.Compare(b.Started),
 			cmp.Compare(a.ID, b.ID))
 	})

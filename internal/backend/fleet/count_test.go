@@ -37,7 +37,7 @@ func (f *Fleet) beats(t *testing.T, want int) {
 
 // Replicas count each other, on every kind of server. A replica that leaves is removed from the list immediately, but a
 // smaller number is used only after it was seen for a while.
-func TestProcessesCountEachOther(t *testing.T) {
+func TestReplicasCountEachOther(t *testing.T) {
 	t.Parallel()
 	single := func(args ...string) func(*testing.T) redisconn.Options {
 		return func(t *testing.T) redisconn.Options { return redisconn.Options{URL: redistest.Start(t, args...).Addr} }

@@ -32,7 +32,7 @@ type Options struct {
 
 	// Self returns this replica's status record. It must not wait. With nil the replica is only counted, and List must not
 	// be called.
-	Self func() Process
+	Self func() Replica
 
 	Client goredis.UniversalClient // reaches the Redis of the list. It should not be the client that counts
 	Names  string                  // key of the list that Beat writes
@@ -74,7 +74,7 @@ type Fleet struct {
 	left      bool     // this replica has stopped
 	beatAt    time.Time
 
-	others     []Process // latest records of the other replicas
+	others     []Replica // latest records of the other replicas
 	readAt     time.Time // zero before the first read
 	unreadable int
 	silent     int   // replicas on the list without a record
@@ -205,7 +205,7 @@ func (f *Fleet) measure(now time.Time) {
 }
 
 // says returns the current record of this replica.
-func (f *Fleet) says(now time.Time) Process {
+func (f *Fleet) says(now time.Time) Replica {
 	p := f.o.Self()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +276,7 @@ func (f *Fleet) read(ctx context.Context) error {
 
 // learn is read without the lock. seen contains the replicas that were known before.
 func (f *Fleet) learn(ctx context.Context, seen map[string]time.Time, now,
-	beatAt time.Time) (others []Process, unreadable, silent int, err error) {
+	beatAt time.Time) (others []Replica, unreadable, silent int, err error) {
 	list, err := f.o.Client.GetRange(ctx, f.o.Names, 0, maxNames).Result()
 	if err != nil {
 		return nil, 0, 0, fmt.Errorf("read the list of replicas: %w", err)
@@ -346,11 +346,11 @@ func (f *Fleet) namesOf(list string, now, beatAt time.Time) map[string]time.Time
 
 // View is the list of replicas as this one last read it.
 type View struct {
-	Self      string    // the ID of this replica
-	Shared    bool      // it shares a Redis with others
-	Processes []Process // replicas with trouble first
-	ReadAt    time.Time // when the others were read; zero before the first read
-	Err       error     // why they could not be read now
+	Self     string    // the ID of this replica
+	Shared   bool      // it shares a Redis with others
+	Replicas []Replica // replicas with trouble first
+	ReadAt   time.Time // when the others were read; zero before the first read
+	Err      error     // why they could not be read now
 
 	Unreadable int // entries that no replica of this version writes
 	// processes that share the Redis and write no record, such as Go programs with package ratelimit
@@ -383,10 +383,10 @@ func (f *Fleet) view(now time.Time) View {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v := View{
-		Self: f.id, Shared: f.o.Beat != nil, Processes: append([]Process{self}, f.others...), ReadAt: f.readAt, Err: f.failed,
+		Self: f.id, Shared: f.o.Beat != nil, Replicas: append([]Replica{self}, f.others...), ReadAt: f.readAt, Err: f.failed,
 		Unreadable: f.unreadable, More: f.silent,
 	}
-	compare(v.Processes, f.o.Every)
-	sort(v.Processes)
+	compare(v.Replicas, f.o.Every)
+	sort(v.Replicas)
 	return v
 }

@@ -25,8 +25,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // named is a replica of this test.
-func named(host string) Process {
-	return Process{Host: host, Version: "1.2.3", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Rules: Rules{Checksum: 7, Count: 3, Files: 1}}
+func named(host string) Replica {
+	return Replica{Host: host, Version: "1.2.3", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Rules: Rules{Checksum: 7, Count: 3, Files: 1}}
 }
 
 // member is a Fleet that announces itself only when the test calls it, unless it runs.
@@ -36,7 +36,7 @@ type member struct {
 	log    *servicetest.Log
 }
 
-func join(t *testing.T, where redisconn.Options, self Process) *member {
+func join(t *testing.T, where redisconn.Options, self Replica) *member {
 	t.Helper()
 	m := &member{client: redisconntest.Connect(t, where), log: new(servicetest.Log)}
 	store := redis.New(redis.Options{Client: m.client})
@@ -44,7 +44,7 @@ func join(t *testing.T, where redisconn.Options, self Process) *member {
 		Beat: func(ctx context.Context, name string, lives time.Duration, leaves bool) (int, error) {
 			return store.Heartbeat(ctx, names, name, lives, leaves)
 		},
-		Client: m.client, Names: names, Prefix: "p:", Self: func() Process { return self }, Log: slog.New(slog.NewTextHandler(m.log, nil)),
+		Client: m.client, Names: names, Prefix: "p:", Self: func() Replica { return self }, Log: slog.New(slog.NewTextHandler(m.log, nil)),
 	})
 	return m
 }
@@ -69,7 +69,7 @@ func (m *member) reads(t *testing.T) []string {
 }
 
 func hosts(v View) (all []string) {
-	for _, p := range v.Processes {
+	for _, p := range v.Replicas {
 		all = append(all, p.Host+" "+p.State.String())
 	}
 	slices.Sort(all)
@@ -84,8 +84,8 @@ func (m *member) dies(t *testing.T) {
 	}
 }
 
-// Processes see each other, also one that has stopped and one that was killed, and forget both after a while.
-func TestProcesses(t *testing.T) {
+// Replicas see each other, also one that has stopped and one that was killed, and forget both after a while.
+func TestReplicas(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) redisconn.Options{
 		"single": func(t *testing.T) redisconn.Options { return redisconn.Options{URL: redistest.Start(t).Addr} },
@@ -110,8 +110,8 @@ func TestProcesses(t *testing.T) {
 			if v.Self != a.ID() || !v.Shared || v.Err != nil || v.ReadAt.IsZero() || v.Unreadable+v.More != 0 {
 				t.Errorf("%+v", v)
 			}
-			i := slices.IndexFunc(v.Processes, func(p Process) bool { return p.ID == b.ID() })
-			got := v.Processes[i]
+			i := slices.IndexFunc(v.Replicas, func(p Replica) bool { return p.ID == b.ID() })
+			got := v.Replicas[i]
 			if age := time.Since(got.Seen); age < 0 || age > time.Minute {
 				t.Errorf("seen %s ago", age)
 			}
@@ -304,7 +304,7 @@ func FuzzDecode(f *testing.F) {
 // A rate is measured between two announcements, and versions are kept for two announcements.
 func TestMeasure(t *testing.T) {
 	self := named("a")
-	f := New(Options{Self: func() Process { return self }})
+	f := New(Options{Self: func() Replica { return self }})
 	now := time.Now()
 	f.measure(now)
 	if got := f.says(now).PerSecond; got != (Rates{}) {
@@ -329,45 +329,45 @@ func TestMeasure(t *testing.T) {
 	if got := f.says(now).Overrides.Earlier; got != 1 {
 		t.Errorf("version %d, want 1", got)
 	}
-	if v := f.List(t.Context()); v.Shared || len(v.Processes) != 1 || v.Processes[0].ID != f.ID() || v.Err != nil {
+	if v := f.List(t.Context()); v.Shared || len(v.Replicas) != 1 || v.Replicas[0].ID != f.ID() || v.Err != nil {
 		t.Errorf("%+v", v)
 	}
 }
 
-// Processes are compared with most of the live ones.
+// Replicas are compared with most of the live ones.
 func TestCompare(t *testing.T) {
 	now := time.Now()
-	with := func(host string, change func(*Process)) Process {
+	with := func(host string, change func(*Replica)) Replica {
 		p := named(host)
 		p.Seen = now
 		p.Overrides = Overrides{Source: OverridesInRedis, Version: 5, Earlier: 5}
 		change(&p)
 		return p
 	}
-	same := func(*Process) {}
-	rules := func(sum uint64) func(*Process) { return func(p *Process) { p.Rules.Checksum = sum } }
-	version := func(version, earlier int64, seen time.Duration) func(*Process) {
-		return func(p *Process) { p.Overrides.Version, p.Overrides.Earlier, p.Seen = version, earlier, now.Add(-seen) }
+	same := func(*Replica) {}
+	rules := func(sum uint64) func(*Replica) { return func(p *Replica) { p.Rules.Checksum = sum } }
+	version := func(version, earlier int64, seen time.Duration) func(*Replica) {
+		return func(p *Replica) { p.Overrides.Version, p.Overrides.Earlier, p.Seen = version, earlier, now.Add(-seen) }
 	}
-	file := func(version int64) func(*Process) {
-		return func(p *Process) { p.Overrides = Overrides{Source: OverridesInFile, Version: version} }
+	file := func(version int64) func(*Replica) {
+		return func(p *Replica) { p.Overrides = Overrides{Source: OverridesInFile, Version: version} }
 	}
 	for name, c := range map[string]struct {
-		all              []Process
+		all              []Replica
 		rules, overrides string // hosts that differ
 	}{
-		"equal":                         {[]Process{with("a", same), with("b", same)}, "", ""},
-		"one of three":                  {[]Process{with("a", same), with("b", rules(8)), with("c", same)}, "b", ""},
-		"one of two":                    {[]Process{with("a", same), with("b", rules(8))}, "ab", ""},
-		"three kinds":                   {[]Process{with("a", same), with("b", rules(8)), with("c", rules(9)), with("d", same)}, "bc", ""},
-		"gone ones do not count":        {[]Process{with("a", same), with("b", func(p *Process) { p.Rules.Checksum, p.State = 8, Gone })}, "", ""},
-		"no overrides":                  {[]Process{with("a", same), with("b", func(p *Process) { p.Overrides = Overrides{} }), with("c", same)}, "", "b"},
-		"a change on its way":           {[]Process{with("a", version(6, 5, 0)), with("b", version(5, 5, 4*time.Second))}, "", ""},
-		"many changes":                  {[]Process{with("a", version(900, 500, 0)), with("b", version(510, 100, 4*time.Second))}, "", ""},
-		"an old version":                {[]Process{with("a", version(6, 6, 0)), with("b", version(5, 5, 4*time.Second))}, "", "b"},
-		"an old version, many changes":  {[]Process{with("a", version(900, 500, 0)), with("b", version(5, 5, 4*time.Second))}, "", "b"},
-		"it may have got it since then": {[]Process{with("a", version(6, 6, 0)), with("b", version(5, 5, 12*time.Second))}, "", ""},
-		"files":                         {[]Process{with("a", file(1)), with("b", file(2)), with("c", file(2))}, "", "a"},
+		"equal":                         {[]Replica{with("a", same), with("b", same)}, "", ""},
+		"one of three":                  {[]Replica{with("a", same), with("b", rules(8)), with("c", same)}, "b", ""},
+		"one of two":                    {[]Replica{with("a", same), with("b", rules(8))}, "ab", ""},
+		"three kinds":                   {[]Replica{with("a", same), with("b", rules(8)), with("c", rules(9)), with("d", same)}, "bc", ""},
+		"gone ones do not count":        {[]Replica{with("a", same), with("b", func(p *Replica) { p.Rules.Checksum, p.State = 8, Gone })}, "", ""},
+		"no overrides":                  {[]Replica{with("a", same), with("b", func(p *Replica) { p.Overrides = Overrides{} }), with("c", same)}, "", "b"},
+		"a change on its way":           {[]Replica{with("a", version(6, 5, 0)), with("b", version(5, 5, 4*time.Second))}, "", ""},
+		"many changes":                  {[]Replica{with("a", version(900, 500, 0)), with("b", version(510, 100, 4*time.Second))}, "", ""},
+		"an old version":                {[]Replica{with("a", version(6, 6, 0)), with("b", version(5, 5, 4*time.Second))}, "", "b"},
+		"an old version, many changes":  {[]Replica{with("a", version(900, 500, 0)), with("b", version(5, 5, 4*time.Second))}, "", "b"},
+		"it may have got it since then": {[]Replica{with("a", version(6, 6, 0)), with("b", version(5, 5, 12*time.Second))}, "", ""},
+		"files":                         {[]Replica{with("a", file(1)), with("b", file(2)), with("c", file(2))}, "", "a"},
 	} {
 		compare(c.all, 5*time.Second)
 		gotRules, gotOverrides := "", ""
@@ -384,7 +384,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 
-	all := []Process{with("e", func(p *Process) { p.State = Stopped }), with("d", same), with("c", same), with("b", func(p *Process) { p.State = Gone }), with("f", func(p *Process) { p.Redis = []Redis{{Open: []string{"n"}}} })}
+	all := []Replica{with("e", func(p *Replica) { p.State = Stopped }), with("d", same), with("c", same), with("b", func(p *Replica) { p.State = Gone }), with("f", func(p *Replica) { p.Redis = []Redis{{Open: []string{"n"}}} })}
 	sort(all)
 	var order string
 	for _, p := range all {

@@ -20,7 +20,7 @@ func (b *Bucket) Ask(now time.Time, key string) Ask {
 	b.save(now)
 	b.settle(now)
 	a := Ask{Key: key, Rate: b.rate.PerSecond, Burst: b.rate.Burst, Saved: min(b.remaining, b.rate.Burst),
-		Held: b.share.Processes > 0}
+		Held: b.share.Replicas > 0}
 	rate, burst := b.out()
 	a.HeldRate = rate
 	a.Returned = min(b.saved, max(b.share.Burst-b.share.FairBurst, 0))

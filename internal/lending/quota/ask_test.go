@@ -43,7 +43,7 @@ func TestAsksForABeginning(t *testing.T) {
 		if a.Key != "k" || a.Rate != 100 || a.Burst != 100 || a.Saved != c.want || a.Held || a.Ends || a.Answered != 0 {
 			t.Errorf("%g remain: asks %+v", c.remaining, a)
 		}
-		k.b.Answer(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Processes: 1})
+		k.b.Answer(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Replicas: 1})
 		if next := k.b.Ask(start, "k"); !next.Held || next.Answered != a.Number {
 			t.Errorf("after an answer to question %d: asks %+v", a.Number, next)
 		}
@@ -54,7 +54,7 @@ func TestAsksForABeginning(t *testing.T) {
 func TestReturnsWhatIsAboveTheFairPart(t *testing.T) {
 	for _, c := range []struct{ fair, returned, held float64 }{{150, 0, 60}, {100, 0, 60}, {70, 30, 30}, {20, 60, 0}} {
 		k := kit{t, NewSharedBucket(start, hundred)}
-		k.b.SetShare(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: c.fair, Saved: 10, Processes: 2})
+		k.b.SetShare(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: c.fair, Saved: 10, Replicas: 2})
 		a := k.b.Ask(after(0.5), "k") // 50 are saved in this time
 		if !near(a.Returned, c.returned) || !near(a.HeldBurst, c.held) || a.HeldRate != 0 {
 			t.Errorf("fair %g: returns %g and holds %g and %g per second, want %g, %g and 0", c.fair, a.Returned, a.HeldBurst, a.HeldRate, c.returned, c.held)
@@ -153,7 +153,7 @@ func TestGrants(t *testing.T) {
 	k.b.Claim(start, x, 60)
 	k.b.Claim(after(1), y, 30)
 	k.b.Join(start) // claims nothing
-	share := Share{Rate: 45, Burst: 9, FairRate: 45, FairBurst: 9, ClaimedRate: 45, ClaimedBurst: 9, ClaimsOpen: true, Processes: 2}
+	share := Share{Rate: 45, Burst: 9, FairRate: 45, FairBurst: 9, ClaimedRate: 45, ClaimedBurst: 9, ClaimsOpen: true, Replicas: 2}
 	k.b.Ask(after(2), "k")
 	k.b.Answer(after(2), share)
 	k.out(45, 9, 0)
@@ -179,7 +179,7 @@ func TestAGrantForNobodyIsLost(t *testing.T) {
 	k := kit{t, NewSharedBucket(start, hundred)}
 	k.b.Join(start)
 	k.b.Ask(start, "k")
-	k.b.Answer(start, Share{Rate: 40, Burst: 9, FairRate: 40, FairBurst: 9, ClaimedRate: 40, ClaimedBurst: 5, Processes: 2})
+	k.b.Answer(start, Share{Rate: 40, Burst: 9, FairRate: 40, FairBurst: 9, ClaimedRate: 40, ClaimedBurst: 5, Replicas: 2})
 	k.out(40, 5, 0)
 	k.is("what is held before 31s", k.b.Ask(after(31).Add(-1), "k").HeldRate, 40)
 	a := k.b.Ask(after(31), "k")
@@ -203,7 +203,7 @@ func TestTheUncertainPartIsHandedOutLater(t *testing.T) {
 		k.b.Claim(start, k.b.Join(start), rate)
 	}
 	k.b.Ask(start, "k")
-	share := Share{Rate: 60, Burst: 9, FairRate: 60, FairBurst: 9, ClaimedRate: 50.15, ClaimsOpen: true, Processes: 2}
+	share := Share{Rate: 60, Burst: 9, FairRate: 60, FairBurst: 9, ClaimedRate: 50.15, ClaimsOpen: true, Replicas: 2}
 	k.b.Answer(start, share)
 	share.ClaimedRate = 0
 	k.b.Answer(after(1), share)

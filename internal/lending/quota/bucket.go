@@ -112,7 +112,7 @@ func NewSharedBucket(now time.Time, r Rate) *Bucket {
 
 // whole returns the share of a replica that does not share the limit with others.
 func whole(r Rate) Share {
-	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Processes: 1}
+	return Share{Rate: r.PerSecond, Burst: r.Burst, FairRate: r.PerSecond, FairBurst: r.Burst, Replicas: 1}
 }
 
 // Rate returns the rate of the whole limit.
@@ -429,7 +429,7 @@ func (b *Bucket) hand() float64 {
 	switch {
 	case b.waiting:
 		part = spareForWaiting
-	case b.share.Processes > 1: // the store spares some, too
+	case b.share.Replicas > 1: // the store spares some, too
 		part /= 4
 	}
 	return min(b.share.Rate, b.share.FairRate) * (1 - part)

@@ -10,7 +10,7 @@ func TestBeginsWithSavedTokens(t *testing.T) {
 	for _, c := range []struct{ saved, want float64 }{{-5, 0}, {50, 50}, {500, 100}} {
 		k := newKit(t, hundred, c.saved)
 		k.out(0, 0, c.want)
-		if s := k.b.Share(); s != (Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Processes: 1}) || k.b.Rate() != hundred {
+		if s := k.b.Share(); s != (Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Replicas: 1}) || k.b.Rate() != hundred {
 			t.Errorf("the share of the only process is %+v of %+v", s, k.b.Rate())
 		}
 	}
@@ -58,9 +58,9 @@ func TestSlow(t *testing.T) {
 func TestSetShare(t *testing.T) {
 	for _, c := range []struct{ burst, saved float64 }{{50, 18}, {12, 12}} {
 		k := newSharedKit(t, 10)
-		k.b.SetShare(after(0.1), Share{Rate: 70, Burst: c.burst, FairRate: 70, FairBurst: 70, Saved: 3, Processes: 3})
+		k.b.SetShare(after(0.1), Share{Rate: 70, Burst: c.burst, FairRate: 70, FairBurst: 70, Saved: 3, Replicas: 3})
 		k.out(0, 0, c.saved)
-		if s := k.b.Share(); s.Rate != 70 || s.Burst != c.burst || s.Processes != 3 {
+		if s := k.b.Share(); s.Rate != 70 || s.Burst != c.burst || s.Replicas != 3 {
 			t.Errorf("the share is %+v", s)
 		}
 	}
@@ -108,7 +108,7 @@ func TestNothingToDivide(t *testing.T) {
 		if x.Held.Kind != DenyAll || !k.b.NeedsPlan() || !k.b.Unsettled() {
 			t.Errorf("%+v: subscribers hold %+v, and the bucket does not wait", s, x.Held)
 		}
-		k.b.SetShare(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Saved: 100, Processes: 1})
+		k.b.SetShare(start, Share{Rate: 100, Burst: 100, FairRate: 100, FairBurst: 100, Saved: 100, Replicas: 1})
 		k.plan(0)
 		if x.Held.Kind != Tokens || y.Held.Kind != Tokens || k.b.NeedsPlan() {
 			t.Errorf("%+v: with tokens, subscribers hold %+v and %+v", s, x.Held, y.Held)

@@ -81,7 +81,7 @@ func TestFairParts(t *testing.T) {
 	if x := k.b.targets()[0]; x.fill != 497 || x.max != 44 {
 		t.Errorf("the part of the only client of one of two processes is %d and %d at once, want 497 and 44", x.fill, x.max)
 	}
-	for _, s := range []Share{{Rate: 40, FairRate: 90, Burst: 30, FairBurst: 90, Processes: 2}, {Rate: 90, FairRate: 40, Burst: 90, FairBurst: 30, Processes: 2}} {
+	for _, s := range []Share{{Rate: 40, FairRate: 90, Burst: 30, FairBurst: 90, Replicas: 2}, {Rate: 90, FairRate: 40, Burst: 90, FairBurst: 30, Replicas: 2}} {
 		k.b.SetShare(start, s)
 		if x := k.b.targets()[0]; x.fill != 398 || x.max != 27 {
 			t.Errorf("of the share %+v the only client gets %d and %d at once, want 398 and 27", s, x.fill, x.max)

@@ -30,7 +30,7 @@ func newKit(t *testing.T, r Rate, saved float64) kit {
 func newSharedKit(t *testing.T, saved float64) kit {
 	t.Helper()
 	k := kit{t, NewSharedBucket(start, hundred)}
-	k.b.SetShare(start, Share{Rate: 50, Burst: 50, FairRate: 50, FairBurst: 50, Saved: saved, Processes: 2})
+	k.b.SetShare(start, Share{Rate: 50, Burst: 50, FairRate: 50, FairBurst: 50, Saved: saved, Replicas: 2})
 	return k
 }
 

@@ -60,8 +60,8 @@ type Share struct {
 
 	FairRate, FairBurst float64 // the share to return to, if it holds more: other replicas need the rest
 
-	Processes int           // number of replicas that hold shares
-	TTL       time.Duration // life of the share, from the time of the request
+	Replicas int           // number of replicas that hold shares
+	TTL      time.Duration // life of the share, from the time of the request
 }
 
 // In converts the share into other tokens: the argument is their number for one of the present tokens.

@@ -14,10 +14,10 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-var stateNames = map[adminv1.ProcessState]string{
-	adminv1.ProcessState_PROCESS_STATE_LIVE:    "live",
-	adminv1.ProcessState_PROCESS_STATE_STOPPED: "stopped",
-	adminv1.ProcessState_PROCESS_STATE_GONE:    "gone",
+var stateNames = map[adminv1.ReplicaState]string{
+	adminv1.ReplicaState_REPLICA_STATE_LIVE:    "live",
+	adminv1.ReplicaState_REPLICA_STATE_STOPPED: "stopped",
+	adminv1.ReplicaState_REPLICA_STATE_GONE:    "gone",
 }
 
 // Fleet lists the replicas that share a Redis.
@@ -39,12 +39,12 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	fmt.Fprintln(w, "REPLICA\tSTATE\tVERSION\tSTARTED\tRULES\tOVERRIDES\tREDIS\tPASSED/S\tDENIED/S\tFAILED/S\tMEMORY")
 	ago := func(t *timestamppb.Timestamp) string { return terminal.Span(max(now.Sub(timeOf(t)), 0)) + " ago" }
 	states, differ, older := make(map[string]int), 0, 0
-	for _, p := range f.GetProcesses() {
+	for _, p := range f.GetReplicas() {
 		id := p.GetId()
 		// same format as on the console
 		name, state := terminal.Clean(p.GetHost()+" "+id[:min(len(id), 6)]), stateNames[p.GetState()]
 		states[state]++
-		if p.GetId() == f.GetThisProcess() {
+		if p.GetId() == f.GetThisReplica() {
 			name += " (asked)"
 		}
 		if state != "live" {
@@ -86,7 +86,7 @@ func WriteFleet(to io.Writer, f *adminv1.FleetServiceListResponse, now time.Time
 	return nil
 }
 
-func rulesOf(p *adminv1.Process) string {
+func rulesOf(p *adminv1.Replica) string {
 	if p.GetRules().GetChecksum() == 0 {
 		return "none"
 	}
@@ -100,7 +100,7 @@ func rulesOf(p *adminv1.Process) string {
 	return s
 }
 
-func overridesOf(p *adminv1.Process) string {
+func overridesOf(p *adminv1.Replica) string {
 	s := "off"
 	if o := p.GetOverrides(); o != nil {
 		if s = fmt.Sprintf("%d, version %d", o.GetCount(), o.GetVersion()); o.GetError() != "" {
@@ -113,7 +113,7 @@ func overridesOf(p *adminv1.Process) string {
 	return s
 }
 
-func redisOf(p *adminv1.Process) string {
+func redisOf(p *adminv1.Replica) string {
 	var open []string
 	for _, r := range p.GetRedis() {
 		open = append(open, r.GetOpenBreakers()...)
@@ -128,7 +128,7 @@ func redisOf(p *adminv1.Process) string {
 	}
 }
 
-func memoryOf(p *adminv1.Process) string {
+func memoryOf(p *adminv1.Replica) string {
 	var all []string
 	for _, c := range p.GetCaches() {
 		all = append(all, fmt.Sprintf("%s %d", terminal.Clean(c.GetName()), c.GetEntries()))

@@ -215,7 +215,7 @@ func TestLoadEnds(t *testing.T) {
 func TestLoadOfAServerThatIsGone(t *testing.T) {
 	r := &Request{Domain: "d", Descriptors: [][]descriptor.Entry{entries("free=v")}, Hits: 1}
 	sum := client(t, Options{Server: redistest.FreeAddr(t)}).Load(t.Context(), r, Load{Count: 10})
-	if sum.Sent != 10 || sum.Failed != 10 || sum.Errors["UNAVAILABLE"] != 10 || !strings.Contains(sum.Messages["UNAVAILABLE"], "denied") {
+	if sum.Sent != 10 || sum.Failed != 10 || sum.Errors["UNAVAILABLE"] != 10 || !strings.Contains(sum.Messages["UNAVAILABLE"], "refused") {
 		t.Errorf("%+v", sum)
 	}
 	addr, _, _ := start(t, nil)
@@ -242,7 +242,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		call func(*Client) error
 		want []string
 	}{
-		"nobody there":   {Options{Server: redistest.FreeAddr(t)}, ask, []string{"UNAVAILABLE", "denied", "is a server listening there, and do both sides use TLS, or neither?"}},
+		"nobody there":   {Options{Server: redistest.FreeAddr(t)}, ask, []string{"UNAVAILABLE", "refused", "is a server listening there, and do both sides use TLS, or neither?"}},
 		"no TLS there":   {Options{Server: addr, TLS: true}, ask, []string{"UNAVAILABLE", "trust each other's certificates"}},
 		"the wrong port": {Options{Server: addr}, peek, []string{"UNIMPLEMENTED", "is that the right port?"}},
 		"the other one":  {Options{Server: admin, Token: "some-token"}, ask, []string{"UNIMPLEMENTED", "is that the right port?"}},

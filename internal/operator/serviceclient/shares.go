@@ -59,9 +59,9 @@ func (w answerWriter) bucket(b *adminv1.BucketShares, now time.Time) {
 	if b.GetLimit() != "" {
 		w.row("limit", "%s", terminal.Clean(b.GetLimit()))
 	}
-	if b.GetProcessRate() != nil && b.GetProcesses() > 1 {
+	if b.GetReplicaRate() != nil && b.GetReplicas() > 1 {
 		w.row("replica", "%s, burst %.0f: its part of the limit, which %d replicas share",
-			perTime(b.GetProcessRate().GetPerSecond()), b.GetProcessRate().GetBurst(), b.GetProcesses())
+			perTime(b.GetReplicaRate().GetPerSecond()), b.GetReplicaRate().GetBurst(), b.GetReplicas())
 	}
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)

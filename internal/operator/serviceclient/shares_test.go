@@ -24,8 +24,8 @@ func TestWriteShares(t *testing.T) {
 		Host: "host\x1b[31m", DomainKnown: true, Total: 12, More: true,
 		Buckets: []*adminv1.BucketShares{
 			{
-				Entries: []*adminv1.Entry{{Key: "plan", Value: "gold"}, {Key: "user", Value: "a\x1b[31m\n"}}, Rule: "api.plan_gold.user", Limit: "100 per second, token bucket, burst 200", Processes: 2, Demand: 1035.5, Clients: 1004,
-				LimitRate: rate(100, 200), ProcessRate: rate(62.5, 125), HeldRate: rate(60, 119),
+				Entries: []*adminv1.Entry{{Key: "plan", Value: "gold"}, {Key: "user", Value: "a\x1b[31m\n"}}, Rule: "api.plan_gold.user", Limit: "100 per second, token bucket, burst 200", Replicas: 2, Demand: 1035.5, Clients: 1004,
+				LimitRate: rate(100, 200), ReplicaRate: rate(62.5, 125), HeldRate: rate(60, 119),
 				Held: []*adminv1.HeldShare{
 					{Client: "10.0.0.1:51234", Since: in(-5 * time.Minute), Demand: 25, Kind: tokens, Rate: rate(30, 60), Expires: in(12 * time.Second)},
 					{Client: "[2001:db8::1]:5", Since: in(-3 * time.Second), Demand: 0.5, Kind: tokens, Rate: rate(0.1, 1), Expires: in(30 * time.Second)},

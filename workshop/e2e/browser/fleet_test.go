@@ -99,9 +99,9 @@ func idOf(t *testing.T, p *servicetest.Process) string {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	var list struct{ ThisProcess string }
-	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil || list.ThisProcess == "" {
+	var list struct{ ThisReplica string }
+	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil || list.ThisReplica == "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	return list.ThisProcess
+	return list.ThisReplica
 }

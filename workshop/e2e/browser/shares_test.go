@@ -46,7 +46,7 @@ func bucketsOf(now time.Time) heldShares {
 	}
 	gold := assigner.BucketShares{
 		Domain: "shop", Entries: []descriptor.Entry{{Key: "plan", Value: "gold"}, {Key: "tenant", Value: "acme"}}, Rule: "shop.plan_gold.tenant", Limit: "1000 per second, token bucket, burst 2000",
-		Rate: quota.Rate{PerSecond: 1000, Burst: 2000, Interval: 10 * time.Second}, ProcessRate: 620, ProcessBurst: 1240, Processes: 2,
+		Rate: quota.Rate{PerSecond: 1000, Burst: 2000, Interval: 10 * time.Second}, ReplicaRate: 620, ReplicaBurst: 1240, Replicas: 2,
 		Held: []assigner.HeldShare{held("10.4.0.17:40112", 310), held("10.4.0.23:51930", 140), held("10.4.1.9:44008", 90), held("[2001:db8:4::77]:38990", 40)},
 	}
 	for i := range 9 {
@@ -60,8 +60,8 @@ func bucketsOf(now time.Time) heldShares {
 	all := heldShares{gold}
 	for i := range 31 {
 		all = append(all, assigner.BucketShares{
-			Domain: "shop", Entries: []descriptor.Entry{{Key: "plan", Value: "gold"}, {Key: "tenant", Value: fmt.Sprint("t", i)}}, Rule: "shop.plan_gold.tenant", Limit: "5 per day", Processes: 1,
-			Rate: quota.Rate{PerSecond: 5.0 / 86400, Burst: 5, Interval: 100 * time.Hour}, ProcessRate: 5.0 / 86400, ProcessBurst: 5,
+			Domain: "shop", Entries: []descriptor.Entry{{Key: "plan", Value: "gold"}, {Key: "tenant", Value: fmt.Sprint("t", i)}}, Rule: "shop.plan_gold.tenant", Limit: "5 per day", Replicas: 1,
+			Rate: quota.Rate{PerSecond: 5.0 / 86400, Burst: 5, Interval: 100 * time.Hour}, ReplicaRate: 5.0 / 86400, ReplicaBurst: 5,
 			Held: []assigner.HeldShare{{Client: "10.4.0.17:40112", Since: now, Assignment: quota.Assignment{Kind: quota.Tokens, MaxTokens: 5, Fill: 20, Interval: 345600 * time.Second}, Expires: now.Add(time.Hour)}},
 		})
 	}

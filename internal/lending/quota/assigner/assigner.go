@@ -177,7 +177,7 @@ func (a *Assigner) end(ctx context.Context) {
 	now := time.Now()
 	var asks []quota.Ask
 	for _, p := range a.pools {
-		if p.rated && p.planner.Share().Processes > 0 {
+		if p.rated && p.planner.Share().Replicas > 0 {
 			asks = append(asks, p.planner.End(now, p.key).In(p.worth))
 		}
 	}

@@ -23,7 +23,7 @@ func (s *shares) Renew(_ context.Context, asks []quota.Ask) ([]quota.Share, erro
 		return all, errors.New("connection refused")
 	}
 	for i, a := range asks {
-		all[i] = quota.Share{Rate: a.Rate, Burst: a.Burst, FairRate: a.Rate, FairBurst: a.Burst, Processes: 1, TTL: 45 * time.Second}
+		all[i] = quota.Share{Rate: a.Rate, Burst: a.Burst, FairRate: a.Rate, FairBurst: a.Burst, Replicas: 1, TTL: 45 * time.Second}
 	}
 	return all, nil
 }

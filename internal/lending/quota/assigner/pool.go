@@ -152,7 +152,7 @@ func (p *pool) guard(now time.Time) {
 		if _, fixed := p.planner.Fixed(); fixed && p.reopens.IsZero() && !p.unread {
 			p.planner.Divide()
 		}
-	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Processes > 0:
+	case p.onError == descriptor.OnErrorLocal && p.planner.Share().Replicas > 0:
 		// it continues to divide its share
 	default:
 		p.fixOnError()

@@ -17,8 +17,8 @@ type BucketShares struct {
 	Limit   string             // the limits in words; empty without limits
 	Rate    quota.Rate         // rate of the whole limit
 
-	ProcessRate, ProcessBurst float64 // this replica's part
-	Processes                 int     // replicas that share the limit
+	ReplicaRate, ReplicaBurst float64 // this replica's part
+	Replicas                  int     // replicas that share the limit
 
 	Held []HeldShare // this replica's clients, highest rate first
 }
@@ -136,7 +136,7 @@ func (b *bucket) shares() BucketShares {
 	}
 	if p.rated {
 		share := p.planner.Share()
-		x.Rate, x.ProcessRate, x.ProcessBurst, x.Processes = p.planner.Rate(), share.Rate, share.Burst, share.Processes
+		x.Rate, x.ReplicaRate, x.ReplicaBurst, x.Replicas = p.planner.Rate(), share.Rate, share.Burst, share.Replicas
 	}
 	for _, s := range b.subscriptions {
 		if m := s.member; m != nil {

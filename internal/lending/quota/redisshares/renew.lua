@@ -1,27 +1,27 @@
--- Renews a process' share of one limit.
--- KEYS: a hash with a field for each process that holds a share, and one for the saved tokens.
--- ARGV: the question as JSON: quota.Ask with Process, the name of this process, and TTL, the time until its share expires. Times are in ns.
+-- Renews a replica' share of one limit.
+-- KEYS: a hash with a field for each replica that holds a share, and one for the saved tokens.
+-- ARGV: the question as JSON: quota.Ask with Process, the name of this replica, and TTL, the time until its share expires. Times are in ns.
 -- Answers with rate, burst, tokens to mint, fair rate, fair burst, claimed rate, claimed burst, 1 if more may be claimed later, and the number of
--- processes.
+-- replicas.
 --
 -- The rates of all shares never exceed the rate of the limit. The bursts of all shares plus the saved tokens never exceed the burst of the
--- limit. Tokens are saved at the rate that no process holds.
+-- limit. Tokens are saved at the rate that no replica holds.
 local key, ask = KEYS[1], cjson.decode(ARGV[1])
-local me, rate, burst, known, ttl = ask.Process, ask.Rate, ask.Burst, ask.Held, math.floor(ask.TTL / 1e6)
--- How many ms after its last renewal a process counts as gone. It must be long enough for all clients of the process to reach other
--- processes: before that, the claim of one client could take what another client still holds. If a process says that it ends, its
--- clients need less time (moving), because Envoys look for another process every 5 s.
+local me, rate, burst, known, ttl = ask.Replica, ask.Rate, ask.Burst, ask.Held, math.floor(ask.TTL / 1e6)
+-- How many ms after its last renewal a replica counts as gone. It must be long enough for all clients of the replica to reach other
+-- replicas: before that, the claim of one client could take what another client still holds. If a replica says that it ends, its
+-- clients need less time (moving), because Envoys look for another replica every 5 s.
 local silent, moving = 12000, 7000
 local reserve, floor = 0.125, 0.25
-local spare = 0.02 -- of the rate: no process gets this part, so that tokens are saved
+local spare = 0.02 -- of the rate: no replica gets this part, so that tokens are saved
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- Twelve numbers are stored for each process: rate, burst, demand, time of the last renewal, and time of the expiry; the claimed rate and
+-- Twelve numbers are stored for each replica: rate, burst, demand, time of the last renewal, and time of the expiry; the claimed rate and
 -- burst in its last answer, the number of the question that this answer belongs to, the rate that it still claims, the rate and the burst
 -- that were taken for its claims since that answer, and the time when its first claim came.
--- The demand of a process that has ended is -1. A field without twelve numbers is not ours.
+-- The demand of a replica that has ended is -1. A field without twelve numbers is not ours.
 local all, names, total_rate, total_burst = {}, {}, 0, 0
 local saved, since, learning = nil, now, 0
 local stored = redis.call('HGETALL', key)
@@ -37,7 +37,7 @@ for i = 1, #stored, 2 do
 end
 local function over(p) return p.expires <= now or p.renewed > now + ttl end
 
--- A packet of a question can arrive after the process has given up and asked again on another connection. What the process held then is not
+-- A packet of a question can arrive after the replica has given up and asked again on another connection. What the replica held then is not
 -- what it holds now, so nothing must change.
 if all[me] and not over(all[me]) and ask.Number < all[me].number then
   return redis.error_reply('STALE question: Redis has answered a later one')
@@ -52,7 +52,7 @@ end
 if since > now then since = now end -- the clock was set back
 learning = math.min(learning, now + silent) -- likewise
 
--- The rate that no process held since the last call became saved tokens. Shares that have expired are free from now on.
+-- The rate that no replica held since the last call became saved tokens. Shares that have expired are free from now on.
 local before = 0
 for name, p in pairs(all) do before = before + p.rate end
 saved = saved + math.max(rate - before, 0) * (now - since) / 1000
@@ -67,14 +67,14 @@ local own = all[me] or {rate = 0, burst = 0, claimed_rate = 0, claimed_burst = 0
 if not all[me] and known then learning = math.max(learning, now + silent) end
 own.demand, own.renewed, own.expires = ask.Demand, now, now + ttl
 if ask.Ends then own.demand = -1 end
--- What was taken for claims of this process counts as held until it has an answer that says so.
+-- What was taken for claims of this replica counts as held until it has an answer that says so.
 if own.number <= ask.Answered then own.claimed_rate, own.claimed_burst = 0, 0 end
 own.claimed_rate, own.claimed_burst = own.claimed_rate + own.more_rate, own.claimed_burst + own.more_burst
 own.more_rate, own.more_burst, own.number = 0, 0, ask.Number
 own.claim, own.since = math.max(ask.ClaimRate - own.claimed_rate, 0), now - math.floor(ask.ClaimAge / 1e6)
 
--- A process cannot keep more than it was given. If that was forgotten, or has expired while the question was under way, others may
--- have got it, and the process keeps what is left.
+-- A replica cannot keep more than it was given. If that was forgotten, or has expired while the question was under way, others may
+-- have got it, and the replica keeps what is left.
 local others_burst = 0
 for name, p in pairs(all) do
   if name ~= me then others_burst = others_burst + p.burst end
@@ -90,7 +90,7 @@ local function store(name)
     p.claimed_rate, p.claimed_burst, p.number, p.claim, p.more_rate, p.more_burst, p.since))
 end
 
--- Clients of processes that are gone bring along what these gave them: their rate, and its part of the tokens. By now all of them have come to
+-- Clients of replicas that are gone bring along what these gave them: their rate, and its part of the tokens. By now all of them have come to
 -- others. A client may have used more than its rate, out of its tokens. If its claim were served first, too little would be left for the others,
 -- which still use what they hold. So all claims are served together, each in proportion.
 local live, gone = {}, {}
@@ -103,7 +103,7 @@ for name, p in pairs(all) do
 end
 for _, name in ipairs(gone) do
   local p, claims = all[name], 0
-  local function served(q) return q.claim > 0 and q.since >= p.renewed end -- else its clients came before the process was gone
+  local function served(q) return q.claim > 0 and q.since >= p.renewed end -- else its clients came before the replica was gone
   for _, n in ipairs(live) do
     if served(all[n]) then claims = claims + all[n].claim end
   end
@@ -130,7 +130,7 @@ for _, name in ipairs(gone) do
 end
 table.sort(live)
 
-local claimable = 0 -- a process that is not known to be alive since the claims came
+local claimable = 0 -- a replica that is not known to be alive since the claims came
 for name, p in pairs(all) do
   if name ~= me and p.rate > rate * 1e-9 and p.renewed <= own.since then claimable = 1 end
   if name ~= me then total_rate, total_burst = total_rate + p.rate, total_burst + p.burst end
@@ -173,8 +173,8 @@ while open > 0 do
 end
 for _, name in ipairs(live) do fair[name] = fair[name] + math.max(left, 0) / #live end
 
--- The fair bursts: a token for each, the rest by rate. If there are too few, processes without demand get none. If there
--- are still too few, the processes with demand take turns.
+-- The fair bursts: a token for each, the rest by rate. If there are too few, replicas without demand get none. If there
+-- are still too few, the replicas with demand take turns.
 local whole = math.floor(burst)
 local fair_burst = 0
 local asking = {}
@@ -203,11 +203,11 @@ if own.burst + mint < 1 or learning > now then mint = 0 end
 saved, own.burst = saved - mint, own.burst + mint
 
 own.rate = kept_rate
-if own.burst >= 1 then -- without a token the rate is of no use: no process gets it then, and tokens are saved
+if own.burst >= 1 then -- without a token the rate is of no use: no replica gets it then, and tokens are saved
   own.rate = math.max(own.rate, math.min(most, rate - total_rate))
 end
 
--- A process that holds nothing stays: if its field is gone when it comes again, data is lost.
+-- A replica that holds nothing stays: if its field is gone when it comes again, data is lost.
 store(me)
 remember()
 return {text(own.rate), text(own.burst), text(mint), text(fair[me]), text(fair_burst), text(own.claimed_rate), text(own.claimed_burst), claimable, #live}

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Client  goredis.UniversalClient // required
 	Prefix  string                  // prefix of every key
-	Process string                  // name of this replica among the replicas that share limits; not empty
+	Replica string                  // name of this replica among the replicas that share limits; not empty
 }
 
 // Shares divides limits among replicas.
@@ -106,9 +106,9 @@ func (s *Shares) question(a *quota.Ask) []byte {
 	}
 	text, _ := json.Marshal(struct {
 		*quota.Ask
-		Process string
+		Replica string
 		TTL     time.Duration
-	}{a, s.o.Process, lasts})
+	}{a, s.o.Replica, lasts})
 	return text
 }
 
@@ -131,6 +131,6 @@ func shareOf(answer []any) (quota.Share, error) {
 	processes, _ := answer[numbers+1].(int64)
 	return quota.Share{
 		Rate: n[0], Burst: n[1], Saved: n[2], FairRate: n[3], FairBurst: n[4], ClaimedRate: n[5], ClaimedBurst: n[6],
-		ClaimsOpen: open == 1, Processes: int(processes), TTL: ttl,
+		ClaimsOpen: open == 1, Replicas: int(processes), TTL: ttl,
 	}, nil
 }

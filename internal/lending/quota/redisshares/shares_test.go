@@ -66,7 +66,7 @@ func newWorld(t testing.TB, r quota.Rate) *world {
 
 func (w *world) start() *process {
 	w.made++
-	p := &process{Shares: redisshares.New(redisshares.Options{Client: w.redis.Client(w), Prefix: "quota:", Process: fmt.Sprint(w.made)})}
+	p := &process{Shares: redisshares.New(redisshares.Options{Client: w.redis.Client(w), Prefix: "quota:", Replica: fmt.Sprint(w.made)})}
 	p.bucket = quota.NewSharedBucket(w.now, w.rate)
 	p.bucket.SetRemaining(w.rate.Burst)
 	w.processes = append(w.processes, p)
@@ -335,7 +335,7 @@ func TestSharesFollowDemand(t *testing.T) {
 }
 
 // All clients belong to one replica, which stops. A replica without clients takes their shares over.
-func TestClientsOfAnEndedProcess(t *testing.T) {
+func TestClientsOfAnEndedReplica(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
 	w := newWorld(t, l)
@@ -360,7 +360,7 @@ func TestClientsOfAnEndedProcess(t *testing.T) {
 }
 
 // All replicas are replaced at the same time, twice.
-func TestRestartOfAllProcesses(t *testing.T) {
+func TestRestartOfAllReplicas(t *testing.T) {
 	l := quota.Rate{PerSecond: 100, Burst: 100, Interval: 10 * time.Second}
 	r := rand.New(rand.NewPCG(1, 1))
 	w := newWorld(t, l)
@@ -423,7 +423,7 @@ func TestRollingRestart(t *testing.T) {
 func TestClaimsOfEarlierClients(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
-		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Replica: name})
 		return func(a quota.Ask) quota.Share {
 			a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
 			shares, err := process.Renew(t.Context(), []quota.Ask{a})
@@ -457,7 +457,7 @@ func TestClaimsOfEarlierClients(t *testing.T) {
 func TestEndGivesBack(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
-		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Replica: name})
 		return func(a quota.Ask) quota.Share {
 			a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
 			shares, err := process.Renew(t.Context(), []quota.Ask{a})
@@ -485,7 +485,7 @@ func TestEndGivesBack(t *testing.T) {
 func TestLostAnswerToAClaim(t *testing.T) {
 	s, set := redistest.StartWithStoppedClock(t, begin)
 	of := func(name string) func(quota.Ask) quota.Share {
-		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+		process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Replica: name})
 		return func(a quota.Ask) quota.Share {
 			a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
 			shares, err := process.Renew(t.Context(), []quota.Ask{a})
@@ -519,7 +519,7 @@ func TestLostAnswerToAClaim(t *testing.T) {
 
 // asker returns a replica that asks for its share of one limit of 100 per second.
 func asker(t *testing.T, s *redistest.Server, name string) func(quota.Ask) (quota.Share, error) {
-	process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Process: name})
+	process := redisshares.New(redisshares.Options{Client: s.Client(t), Prefix: "quota:", Replica: name})
 	return func(a quota.Ask) (quota.Share, error) {
 		a.Key, a.Rate, a.Burst, a.Saved = "k", 100, 100, 100
 		shares, err := process.Renew(t.Context(), []quota.Ask{a})
@@ -586,7 +586,7 @@ func TestCluster(t *testing.T) {
 	c := redistest.StartCluster(t, redistest.Setup{})
 	client := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: c.Addrs()})
 	t.Cleanup(func() { _ = client.Close() })
-	s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Process: "a"})
+	s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Replica: "a"})
 	asks := make([]quota.Ask, 500)
 	for i := range asks {
 		asks[i] = quota.Ask{Key: fmt.Sprint("k", i), Rate: 100, Burst: 50, Saved: 50, Demand: 10}
@@ -597,7 +597,7 @@ func TestCluster(t *testing.T) {
 			t.Fatalf("%d shares: %v", len(shares), err)
 		}
 		for i, x := range shares {
-			if math.Abs(x.Rate-98) > 1e-9 || x.Processes != 1 {
+			if math.Abs(x.Rate-98) > 1e-9 || x.Replicas != 1 {
 				t.Fatalf("share %d is %+v", i, x)
 			}
 			asks[i].Held, asks[i].HeldRate, asks[i].HeldBurst = true, x.Rate, x.Burst
@@ -623,7 +623,7 @@ func TestNodeOfAClusterIsAway(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = client.Close() })
-			s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Process: "a"})
+			s := redisshares.New(redisshares.Options{Client: client, Prefix: "quota:", Replica: "a"})
 			asks := make([]quota.Ask, 500)
 			for i := range asks {
 				asks[i] = quota.Ask{Key: fmt.Sprint("k", i), Rate: 100, Burst: 50, Saved: 50, Demand: 10}
@@ -683,7 +683,7 @@ func TestOneProcessOfTwoEnds(t *testing.T) {
 // A client with requests arrives after replicas whose clients have none. These replicas hold nothing, and do not keep
 // the limit from it. A client of one of them that starts to send requests gets its part, and the ends of the others
 // change nothing.
-func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
+func TestIdleReplicasDoNotHoldUpOthers(t *testing.T) {
 	for _, l := range []quota.Rate{{PerSecond: 1, Burst: 1}, {PerSecond: 1, Burst: 3}, {PerSecond: 1, Burst: 20}, {PerSecond: 100, Burst: 200}} {
 		l.Interval = 10 * time.Second
 		ofTwo := 0.6 * l.PerSecond
@@ -733,7 +733,7 @@ func TestIdleProcessesDoNotHoldUpOthers(t *testing.T) {
 }
 
 // The same with limits of one request a minute: replicas wait a long time for a token.
-func TestIdleProcessesAndLowRates(t *testing.T) {
+func TestIdleReplicasAndLowRates(t *testing.T) {
 	for _, l := range nightly([]quota.Rate{{PerSecond: 1.0 / 60, Burst: 1, Interval: 60_000 * time.Second}}, quota.Rate{PerSecond: 1.0 / 60, Burst: 5, Interval: 60_000 * time.Second}) {
 		for _, idle := range nightly([]int{3}, 10) {
 			w, r := newWorld(t, l), rand.New(rand.NewPCG(1, 2))

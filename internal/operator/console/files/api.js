@@ -87,7 +87,7 @@ let last = 0, before = null, connection = null;
 
 function take(event) {
   last = performance.now();
-  const now = event.decisions && { at: event.at, started: event.process && event.process.started, ...event.decisions };
+  const now = event.decisions && { at: event.at, started: event.replica && event.replica.started, ...event.decisions };
   if (now && before && now.at > before.at && now.started === before.started) {
     const per = (name) => Math.max(0, now[name] - before[name]) * 1000 / (now.at - before.at);
     const point = { t: now.at / 1000, passed: per("passed"), denied: per("denied"), failed: per("failed"), onError: per("on_error"), unknown: per("unknown_domain"), shadowed: per("shadowed") };

@@ -6,20 +6,20 @@ import { html, Name, Panel, Table, Since, Problem, useLoad, count, rate, utc, vi
 const every = 5000; // as often as a replica says something of itself
 
 export function Fleet() {
-  return html`<${Processes} /><${This} />`;
+  return html`<${Replicas} /><${This} />`;
 }
 
-const states = { PROCESS_STATE_LIVE: ["good", "live"], PROCESS_STATE_STOPPED: ["", "stopped"], PROCESS_STATE_GONE: ["bad", "gone"] };
+const states = { REPLICA_STATE_LIVE: ["good", "live"], REPLICA_STATE_STOPPED: ["", "stopped"], REPLICA_STATE_GONE: ["bad", "gone"] };
 
-function Processes() {
+function Replicas() {
   const state = useLoad((signal) => call("FleetService/List", {}, { signal }), token.value, every);
   const [more, setMore] = useState(100);
   const fleet = state.data;
   if (!fleet) return state.loading ? html`<p class="empty" role="status">Asking…</p>` : html`<${Problem} error=${state.error} />`;
-  const all = fleet.processes || [];
+  const all = fleet.replicas || [];
   const many = (name) => all.filter((p) => p.state === name).length;
   const differ = all.filter((p) => p.rulesDiffer).length, older = all.filter((p) => p.overridesDiffer).length;
-  return html`<${Panel} title="Replicas" note=${count(many("PROCESS_STATE_LIVE")) + " live, " + count(many("PROCESS_STATE_GONE")) + " gone, " + count(many("PROCESS_STATE_STOPPED")) + " stopped"}>
+  return html`<${Panel} title="Replicas" note=${count(many("REPLICA_STATE_LIVE")) + " live, " + count(many("REPLICA_STATE_GONE")) + " gone, " + count(many("REPLICA_STATE_STOPPED")) + " stopped"}>
     <${Problem} error=${state.error} />
     ${!fleet.shared && html`<p class="note">This replica counts in its own memory, and knows no others.</p>`}
     ${fleet.error && html`<p class="problem" role="alert">${fleet.readAt ? "The others are as they were at " + utc(fleet.readAt) : "The others are not known"}: ${visible(fleet.error)}</p>`}
@@ -28,7 +28,7 @@ function Processes() {
     ${fleet.more > 0 && html`<p class="warn">${count(fleet.more)} more are not listed.</p>`}
     ${fleet.unreadable > 0 && html`<p class="warn">${count(fleet.unreadable)} entries in Redis are not understood: they are of another version, or of another program.</p>`}
     <${Table} label="Replicas" head=${["Replica", "State", "Version", "Started", "Rules", "Overrides", "Redis", "#passed/s", "#denied/s", "#failed/s", "In memory"]} empty="None."
-      rows=${all.slice(0, more).map((p) => html`<${Row} key=${p.id} p=${p} self=${p.id === fleet.thisProcess} />`)} />
+      rows=${all.slice(0, more).map((p) => html`<${Row} key=${p.id} p=${p} self=${p.id === fleet.thisReplica} />`)} />
     ${all.length > more && html`<p><button type="button" onClick=${() => setMore(more + 200)}>Show more of ${count(all.length)}</button></p>`}
   </${Panel}>`;
 }
@@ -40,7 +40,7 @@ function Row({ p, self }) {
   const open = (p.redis || []).flatMap((r) => r.openBreakers || []);
   return html`<tr>
     <th scope="row"><${Name} text=${p.host || ""} max=${60} /> <span class="note" title=${p.id}>${p.id.slice(0, 6)}</span>${self && html` <span class="tag">this one</span>`}</th>
-    <td><span class=${kind}>${name}</span>${p.state !== "PROCESS_STATE_LIVE" && html`, seen <${Since} at=${p.seen} />`}</td>
+    <td><span class=${kind}>${name}</span>${p.state !== "REPLICA_STATE_LIVE" && html`, seen <${Since} at=${p.seen} />`}</td>
     <td><${Name} text=${p.version || ""} max=${30} /></td>
     <td><${Since} at=${p.started} /></td>
     <td class="wrap">${!Number(rules.checksum) ? html`<span class="bad">none</span>` : html`${count(rules.count)}, <code>${rules.checksum}</code>`}${rules.since && html`<br /><span class="note">since <${Since} at=${rules.since} /></span>`}
@@ -55,7 +55,7 @@ function Row({ p, self }) {
 function This() {
   const event = live.value;
   if (!event) return html`<p class="empty" role="status">Waiting for the first event…</p>`;
-  const p = event.process, r = event.rules;
+  const p = event.replica, r = event.rules;
   return html`<div class="two">
     <${Panel} title="This replica"><dl class="facts">
       ${p && html`<dt>Host</dt><dd><${Name} text=${p.host} /></dd><dt>Version</dt><dd><${Name} text=${p.version} /></dd><dt>Started</dt><dd><${Since} at=${p.started} /></dd><dt>Counters</dt><dd>in ${p.backend === "memory" ? "the memory of this replica: other replicas count on their own" : p.backend}</dd>`}

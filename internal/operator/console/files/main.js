@@ -58,7 +58,7 @@ const locked = () => tokenWanted.value && !token.value;
 // State says whether what the page shows is up to date.
 function State() {
   const event = live.value;
-  const host = event && event.process ? event.process.host : location.host;
+  const host = event && event.replica ? event.replica.host : location.host;
   const [asking, ask] = useState(false);
   return html`<div class="state">
     <span class="host" title="this replica">${visible(host)}</span>
@@ -74,10 +74,10 @@ function Alarms() {
   else if (stale.value && trouble.value && !tokenWanted.value) list.push(visible(trouble.value));
   if (event && !event.rules.loaded) list.push(html`No rules are active. <a href="#/rules">Why?</a>`);
   else if (event && event.rules.rejected + event.rules.stale > 0) list.push(html`${event.rules.rejected + event.rules.stale} of ${event.rules.files} rule files are not in use as they are written. <a href="#/rules">Why?</a>`);
-  for (const r of (event && event.process && event.process.redis) || []) {
+  for (const r of (event && event.replica && event.replica.redis) || []) {
     if (r.error) list.push(html`Redis (${visible(r.name)}) does not answer this replica. <a href="#/fleet">More</a>`);
   }
-  if (event && event.process && event.process.overrides && event.process.overrides.error) list.push(html`Overrides are from the last good copy: ${visible(event.process.overrides.error)}`);
+  if (event && event.replica && event.replica.overrides && event.replica.overrides.error) list.push(html`Overrides are from the last good copy: ${visible(event.replica.overrides.error)}`);
   return html`<div class="alarms" role="alert">${list.map((text) => html`<p>${text}</p>`)}</div>`;
 }
 

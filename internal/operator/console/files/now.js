@@ -27,9 +27,9 @@ export function Now() {
 function Fleet({ event }) {
   const known = !!event && event.fleet;
   const state = useLoad((signal) => (known ? call("FleetService/List", {}, { signal }) : Promise.resolve(null)), token.value + known, 5000);
-  const up = ((state.data && state.data.processes) || []).filter((p) => p.state === "PROCESS_STATE_LIVE" && p.perSecond);
+  const up = ((state.data && state.data.replicas) || []).filter((p) => p.state === "REPLICA_STATE_LIVE" && p.perSecond);
   const sum = (name) => rate(up.reduce((all, p) => all + (p.perSecond[name] || 0), 0));
-  return html`<p class="whose">This replica: <b><${Name} text=${event && event.process ? event.process.host : location.host} max=${60} /></b>${state.data && (!state.data.shared ? ", which counts in its own memory"
+  return html`<p class="whose">This replica: <b><${Name} text=${event && event.replica ? event.replica.host : location.host} max=${60} /></b>${state.data && (!state.data.shared ? ", which counts in its own memory"
     : up.length > 1 ? html`, 1 of <a href="#/fleet">${count(up.length)}</a>. Together they pass ${sum("passed")} and deny ${sum("denied")} a second` : ", the only one that counts in this Redis")}.</p>`;
 }
 

@@ -131,9 +131,9 @@ export function OverrideOf({ asked, rule }) {
 const readOnly = "You may look, and change nothing: that needs a token or certificate with the role operate.";
 
 // known reports whether this replica has overrides; undefined: not known yet.
-const known = () => (live.value && live.value.process ? live.value.process.overrides !== null : undefined);
+const known = () => (live.value && live.value.replica ? live.value.replica.overrides !== null : undefined);
 
-const overridesVersion = () => (live.value && live.value.process && live.value.process.overrides ? live.value.process.overrides.version : "");
+const overridesVersion = () => (live.value && live.value.replica && live.value.replica.overrides ? live.value.replica.overrides.version : "");
 
 export function Overrides() {
   const [editing, edit] = useState(null);
@@ -191,7 +191,7 @@ function List({ onEdit, editing }) {
 
 // History shows the last changes. A file keeps its own history, which no replica knows.
 function History() {
-  const overrides = live.value && live.value.process && live.value.process.overrides;
+  const overrides = live.value && live.value.replica && live.value.replica.overrides;
   if (!overrides) return null;
   return overrides.file ? html`<${Panel} title="History"><p class="note">The overrides are in a file: see the history of that file where you keep it.</p></${Panel}>` : html`<${Changes} />`;
 }

@@ -382,7 +382,7 @@ func (x *RuleFile) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// ExplainRequest is one descriptor, as a caller of the rate limit service would send it.
+// ExplainRequest is one descriptor, as a client of the rate limit service would send it.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
@@ -588,7 +588,7 @@ type Rule struct {
 	Position *Position `protobuf:"bytes,9,opt,name=position,proto3" json:"position,omitempty"`
 	// What happens when the counters cannot be read, as written in rule files; empty if the domain or the server decides.
 	OnError string `protobuf:"bytes,10,opt,name=on_error,json=onError,proto3" json:"on_error,omitempty"`
-	// Operators may override the numbers for one caller: OverrideService.
+	// Operators may override the numbers for one customer: OverrideService.
 	Overridable bool `protobuf:"varint,11,opt,name=overridable,proto3" json:"overridable,omitempty"`
 	// What each hit of this descriptor counts for: the rule's cost; 0 if the rule has none and a hit counts for one.
 	HitCost       uint64 `protobuf:"varint,12,opt,name=hit_cost,json=hitCost,proto3" json:"hit_cost,omitempty"`
@@ -1689,11 +1689,11 @@ type BucketShares struct {
 	// What all replicas together may let pass; absent: there is no limit to share.
 	LimitRate *TokenRate `protobuf:"bytes,4,opt,name=limit_rate,json=limitRate,proto3" json:"limit_rate,omitempty"`
 	// The part of this replica; absent: as limit_rate.
-	ProcessRate *TokenRate `protobuf:"bytes,5,opt,name=process_rate,json=processRate,proto3" json:"process_rate,omitempty"`
+	ReplicaRate *TokenRate `protobuf:"bytes,5,opt,name=replica_rate,json=replicaRate,proto3" json:"replica_rate,omitempty"`
 	// The sum of what the clients of this replica hold; absent: as limit_rate.
 	HeldRate *TokenRate `protobuf:"bytes,6,opt,name=held_rate,json=heldRate,proto3" json:"held_rate,omitempty"`
 	// How many replicas share the limit.
-	Processes uint32 `protobuf:"varint,7,opt,name=processes,proto3" json:"processes,omitempty"`
+	Replicas uint32 `protobuf:"varint,7,opt,name=replicas,proto3" json:"replicas,omitempty"`
 	// Requests per second that the clients of this replica together receive, whether they pass or not.
 	Demand float64 `protobuf:"fixed64,8,opt,name=demand,proto3" json:"demand,omitempty"`
 	// How many clients of this replica use the bucket.
@@ -1762,9 +1762,9 @@ func (x *BucketShares) GetLimitRate() *TokenRate {
 	return nil
 }
 
-func (x *BucketShares) GetProcessRate() *TokenRate {
+func (x *BucketShares) GetReplicaRate() *TokenRate {
 	if x != nil {
-		return x.ProcessRate
+		return x.ReplicaRate
 	}
 	return nil
 }
@@ -1776,9 +1776,9 @@ func (x *BucketShares) GetHeldRate() *TokenRate {
 	return nil
 }
 
-func (x *BucketShares) GetProcesses() uint32 {
+func (x *BucketShares) GetReplicas() uint32 {
 	if x != nil {
-		return x.Processes
+		return x.Replicas
 	}
 	return 0
 }
@@ -2424,16 +2424,16 @@ const file_ratelimitd_admin_v1_admin_proto_rawDesc = "" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12;\n" +
 	"\abuckets\x18\x03 \x03(\v2!.ratelimitd.admin.v1.BucketSharesR\abuckets\x12\x14\n" +
 	"\x05total\x18\x04 \x01(\rR\x05total\x12\x12\n" +
-	"\x04more\x18\x05 \x01(\bR\x04more\"\xb1\x03\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\xaf\x03\n" +
 	"\fBucketShares\x124\n" +
 	"\aentries\x18\x01 \x03(\v2\x1a.ratelimitd.admin.v1.EntryR\aentries\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\tR\x05limit\x12=\n" +
 	"\n" +
 	"limit_rate\x18\x04 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\tlimitRate\x12A\n" +
-	"\fprocess_rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\vprocessRate\x12;\n" +
-	"\theld_rate\x18\x06 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\bheldRate\x12\x1c\n" +
-	"\tprocesses\x18\a \x01(\rR\tprocesses\x12\x16\n" +
+	"\freplica_rate\x18\x05 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\vreplicaRate\x12;\n" +
+	"\theld_rate\x18\x06 \x01(\v2\x1e.ratelimitd.admin.v1.TokenRateR\bheldRate\x12\x1a\n" +
+	"\breplicas\x18\a \x01(\rR\breplicas\x12\x16\n" +
 	"\x06demand\x18\b \x01(\x01R\x06demand\x12\x18\n" +
 	"\aclients\x18\t \x01(\rR\aclients\x122\n" +
 	"\x04held\x18\n" +
@@ -2574,7 +2574,7 @@ var file_ratelimitd_admin_v1_admin_proto_depIdxs = []int32{
 	21, // 22: ratelimitd.admin.v1.ListSharesResponse.buckets:type_name -> ratelimitd.admin.v1.BucketShares
 	7,  // 23: ratelimitd.admin.v1.BucketShares.entries:type_name -> ratelimitd.admin.v1.Entry
 	22, // 24: ratelimitd.admin.v1.BucketShares.limit_rate:type_name -> ratelimitd.admin.v1.TokenRate
-	22, // 25: ratelimitd.admin.v1.BucketShares.process_rate:type_name -> ratelimitd.admin.v1.TokenRate
+	22, // 25: ratelimitd.admin.v1.BucketShares.replica_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	22, // 26: ratelimitd.admin.v1.BucketShares.held_rate:type_name -> ratelimitd.admin.v1.TokenRate
 	23, // 27: ratelimitd.admin.v1.BucketShares.held:type_name -> ratelimitd.admin.v1.HeldShare
 	29, // 28: ratelimitd.admin.v1.HeldShare.since:type_name -> google.protobuf.Timestamp

@@ -25,14 +25,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PeekRequest is one descriptor, as a caller of the rate limit service would send it.
+// PeekRequest is one descriptor, as a client of the rate limit service would send it.
 type PeekRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
 	// The entries of the descriptor, in order.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// The limit that the caller would send along; absent: the rule's limits.
+	// The limit that the client would send along; absent: the rule's limits.
 	Limit         *RequestLimit `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -102,7 +102,7 @@ type PeekResponse struct {
 	// limit of its own, the counter of that limit.
 	Counters []*CounterState `protobuf:"bytes,4,rep,name=counters,proto3" json:"counters,omitempty"`
 	// The operators' active override, in words, such as "20 requests per unit", "unlimited" or "blocked"; empty if there is none. The
-	// counters of a caller who is blocked or unlimited show what was used before, under the rule's numbers.
+	// counters of a customer who is blocked or unlimited show what was used before, under the rule's numbers.
 	Override      string `protobuf:"bytes,5,opt,name=override,proto3" json:"override,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -173,14 +173,14 @@ func (x *PeekResponse) GetOverride() string {
 	return ""
 }
 
-// ResetRequest is one descriptor, as a caller of the rate limit service would send it.
+// ResetRequest is one descriptor, as a client of the rate limit service would send it.
 type ResetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The domain of the rules.
 	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
 	// The entries of the descriptor, in order.
 	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// The limit that the caller would send along; absent: the rule's limits.
+	// The limit that the client would send along; absent: the rule's limits.
 	Limit         *RequestLimit `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

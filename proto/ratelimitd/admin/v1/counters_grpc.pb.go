@@ -30,7 +30,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // CounterService reads and clears the counters of a descriptor. It answers PERMISSION_DENIED unless the server has
-// tokens or requires client certificates, and UNAUTHENTICATED if the caller presents none that is valid. A token is
+// tokens or requires client certificates, and UNAUTHENTICATED if the client presents no valid one. A token is
 // sent in the metadata, as "authorization: Bearer TOKEN".
 type CounterServiceClient interface {
 	// Peek returns the state of a descriptor's counters. It changes nothing.
@@ -72,7 +72,7 @@ func (c *counterServiceClient) Reset(ctx context.Context, in *ResetRequest, opts
 // for forward compatibility.
 //
 // CounterService reads and clears the counters of a descriptor. It answers PERMISSION_DENIED unless the server has
-// tokens or requires client certificates, and UNAUTHENTICATED if the caller presents none that is valid. A token is
+// tokens or requires client certificates, and UNAUTHENTICATED if the client presents no valid one. A token is
 // sent in the metadata, as "authorization: Bearer TOKEN".
 type CounterServiceServer interface {
 	// Peek returns the state of a descriptor's counters. It changes nothing.

@@ -24,60 +24,60 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ProcessState is the state of a replica in the fleet.
-type ProcessState int32
+// ReplicaState is the state of a replica in the fleet.
+type ReplicaState int32
 
 const (
 	// Not used.
-	ProcessState_PROCESS_STATE_UNSPECIFIED ProcessState = 0
+	ReplicaState_REPLICA_STATE_UNSPECIFIED ReplicaState = 0
 	// It reported in the last 15 seconds.
-	ProcessState_PROCESS_STATE_LIVE ProcessState = 1
+	ReplicaState_REPLICA_STATE_LIVE ReplicaState = 1
 	// It has reported that it stopped.
-	ProcessState_PROCESS_STATE_STOPPED ProcessState = 2
+	ReplicaState_REPLICA_STATE_STOPPED ReplicaState = 2
 	// It was killed, or cannot reach Redis.
-	ProcessState_PROCESS_STATE_GONE ProcessState = 3
+	ReplicaState_REPLICA_STATE_GONE ReplicaState = 3
 )
 
-// Enum value maps for ProcessState.
+// Enum value maps for ReplicaState.
 var (
-	ProcessState_name = map[int32]string{
-		0: "PROCESS_STATE_UNSPECIFIED",
-		1: "PROCESS_STATE_LIVE",
-		2: "PROCESS_STATE_STOPPED",
-		3: "PROCESS_STATE_GONE",
+	ReplicaState_name = map[int32]string{
+		0: "REPLICA_STATE_UNSPECIFIED",
+		1: "REPLICA_STATE_LIVE",
+		2: "REPLICA_STATE_STOPPED",
+		3: "REPLICA_STATE_GONE",
 	}
-	ProcessState_value = map[string]int32{
-		"PROCESS_STATE_UNSPECIFIED": 0,
-		"PROCESS_STATE_LIVE":        1,
-		"PROCESS_STATE_STOPPED":     2,
-		"PROCESS_STATE_GONE":        3,
+	ReplicaState_value = map[string]int32{
+		"REPLICA_STATE_UNSPECIFIED": 0,
+		"REPLICA_STATE_LIVE":        1,
+		"REPLICA_STATE_STOPPED":     2,
+		"REPLICA_STATE_GONE":        3,
 	}
 )
 
-func (x ProcessState) Enum() *ProcessState {
-	p := new(ProcessState)
+func (x ReplicaState) Enum() *ReplicaState {
+	p := new(ReplicaState)
 	*p = x
 	return p
 }
 
-func (x ProcessState) String() string {
+func (x ReplicaState) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (ProcessState) Descriptor() protoreflect.EnumDescriptor {
+func (ReplicaState) Descriptor() protoreflect.EnumDescriptor {
 	return file_ratelimitd_admin_v1_fleet_proto_enumTypes[0].Descriptor()
 }
 
-func (ProcessState) Type() protoreflect.EnumType {
+func (ReplicaState) Type() protoreflect.EnumType {
 	return &file_ratelimitd_admin_v1_fleet_proto_enumTypes[0]
 }
 
-func (x ProcessState) Number() protoreflect.EnumNumber {
+func (x ReplicaState) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use ProcessState.Descriptor instead.
-func (ProcessState) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaState.Descriptor instead.
+func (ReplicaState) EnumDescriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{0}
 }
 
@@ -122,9 +122,9 @@ func (*FleetServiceListRequest) Descriptor() ([]byte, []int) {
 type FleetServiceListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Those with problems first, then the live ones, then those that have stopped; each by their hosts.
-	Processes []*Process `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	Replicas []*Replica `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// The ID of the replica that answers.
-	ThisProcess string `protobuf:"bytes,2,opt,name=this_process,json=thisProcess,proto3" json:"this_process,omitempty"`
+	ThisReplica string `protobuf:"bytes,2,opt,name=this_replica,json=thisReplica,proto3" json:"this_replica,omitempty"`
 	// Whether it shares a Redis with others. If not, it is the only one here.
 	Shared bool `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"`
 	// When the others were read from Redis; absent: never.
@@ -169,16 +169,16 @@ func (*FleetServiceListResponse) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *FleetServiceListResponse) GetProcesses() []*Process {
+func (x *FleetServiceListResponse) GetReplicas() []*Replica {
 	if x != nil {
-		return x.Processes
+		return x.Replicas
 	}
 	return nil
 }
 
-func (x *FleetServiceListResponse) GetThisProcess() string {
+func (x *FleetServiceListResponse) GetThisReplica() string {
 	if x != nil {
-		return x.ThisProcess
+		return x.ThisReplica
 	}
 	return ""
 }
@@ -218,8 +218,8 @@ func (x *FleetServiceListResponse) GetUnreadable() uint32 {
 	return 0
 }
 
-// Process is what a replica reported.
-type Process struct {
+// Replica is what a replica reported.
+type Replica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Made when the replica starts.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -230,19 +230,19 @@ type Process struct {
 	// When it started, by its own clock.
 	Started *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started,proto3" json:"started,omitempty"`
 	// Whether it runs.
-	State ProcessState `protobuf:"varint,5,opt,name=state,proto3,enum=ratelimitd.admin.v1.ProcessState" json:"state,omitempty"`
+	State ReplicaState `protobuf:"varint,5,opt,name=state,proto3,enum=ratelimitd.admin.v1.ReplicaState" json:"state,omitempty"`
 	// When it last reported.
 	Seen *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=seen,proto3" json:"seen,omitempty"`
 	// The active rules.
-	Rules *ProcessRules `protobuf:"bytes,7,opt,name=rules,proto3" json:"rules,omitempty"`
+	Rules *ReplicaRules `protobuf:"bytes,7,opt,name=rules,proto3" json:"rules,omitempty"`
 	// The active overrides; absent: there are none.
-	Overrides *ProcessOverrides `protobuf:"bytes,8,opt,name=overrides,proto3" json:"overrides,omitempty"`
+	Overrides *ReplicaOverrides `protobuf:"bytes,8,opt,name=overrides,proto3" json:"overrides,omitempty"`
 	// What it sees of each Redis.
-	Redis []*ProcessRedis `protobuf:"bytes,9,rep,name=redis,proto3" json:"redis,omitempty"`
+	Redis []*ReplicaRedis `protobuf:"bytes,9,rep,name=redis,proto3" json:"redis,omitempty"`
 	// What it remembers: leases, denials.
-	Caches []*ProcessCache `protobuf:"bytes,10,rep,name=caches,proto3" json:"caches,omitempty"`
+	Caches []*ReplicaCache `protobuf:"bytes,10,rep,name=caches,proto3" json:"caches,omitempty"`
 	// What it decides.
-	PerSecond *ProcessRates `protobuf:"bytes,11,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
+	PerSecond *ReplicaRates `protobuf:"bytes,11,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
 	// Whether its rules differ from the rules of most live replicas. If no rules are shared by most, this is true for all.
 	RulesDiffer bool `protobuf:"varint,12,opt,name=rules_differ,json=rulesDiffer,proto3" json:"rules_differ,omitempty"`
 	// The same for the source of overrides. Also true if another replica had newer ones before it last reported.
@@ -251,20 +251,20 @@ type Process struct {
 	sizeCache       protoimpl.SizeCache
 }
 
-func (x *Process) Reset() {
-	*x = Process{}
+func (x *Replica) Reset() {
+	*x = Replica{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Process) String() string {
+func (x *Replica) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Process) ProtoMessage() {}
+func (*Replica) ProtoMessage() {}
 
-func (x *Process) ProtoReflect() protoreflect.Message {
+func (x *Replica) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -276,104 +276,104 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Process.ProtoReflect.Descriptor instead.
-func (*Process) Descriptor() ([]byte, []int) {
+// Deprecated: Use Replica.ProtoReflect.Descriptor instead.
+func (*Replica) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Process) GetId() string {
+func (x *Replica) GetId() string {
 	if x != nil {
 		return x.Id
 	}
 	return ""
 }
 
-func (x *Process) GetHost() string {
+func (x *Replica) GetHost() string {
 	if x != nil {
 		return x.Host
 	}
 	return ""
 }
 
-func (x *Process) GetVersion() string {
+func (x *Replica) GetVersion() string {
 	if x != nil {
 		return x.Version
 	}
 	return ""
 }
 
-func (x *Process) GetStarted() *timestamppb.Timestamp {
+func (x *Replica) GetStarted() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Started
 	}
 	return nil
 }
 
-func (x *Process) GetState() ProcessState {
+func (x *Replica) GetState() ReplicaState {
 	if x != nil {
 		return x.State
 	}
-	return ProcessState_PROCESS_STATE_UNSPECIFIED
+	return ReplicaState_REPLICA_STATE_UNSPECIFIED
 }
 
-func (x *Process) GetSeen() *timestamppb.Timestamp {
+func (x *Replica) GetSeen() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Seen
 	}
 	return nil
 }
 
-func (x *Process) GetRules() *ProcessRules {
+func (x *Replica) GetRules() *ReplicaRules {
 	if x != nil {
 		return x.Rules
 	}
 	return nil
 }
 
-func (x *Process) GetOverrides() *ProcessOverrides {
+func (x *Replica) GetOverrides() *ReplicaOverrides {
 	if x != nil {
 		return x.Overrides
 	}
 	return nil
 }
 
-func (x *Process) GetRedis() []*ProcessRedis {
+func (x *Replica) GetRedis() []*ReplicaRedis {
 	if x != nil {
 		return x.Redis
 	}
 	return nil
 }
 
-func (x *Process) GetCaches() []*ProcessCache {
+func (x *Replica) GetCaches() []*ReplicaCache {
 	if x != nil {
 		return x.Caches
 	}
 	return nil
 }
 
-func (x *Process) GetPerSecond() *ProcessRates {
+func (x *Replica) GetPerSecond() *ReplicaRates {
 	if x != nil {
 		return x.PerSecond
 	}
 	return nil
 }
 
-func (x *Process) GetRulesDiffer() bool {
+func (x *Replica) GetRulesDiffer() bool {
 	if x != nil {
 		return x.RulesDiffer
 	}
 	return false
 }
 
-func (x *Process) GetOverridesDiffer() bool {
+func (x *Replica) GetOverridesDiffer() bool {
 	if x != nil {
 		return x.OverridesDiffer
 	}
 	return false
 }
 
-// ProcessRules are the active rules.
-type ProcessRules struct {
+// ReplicaRules are the active rules.
+type ReplicaRules struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Equal rules have equal checksums; 0: no rules were ever loaded.
 	Checksum uint64 `protobuf:"varint,1,opt,name=checksum,proto3" json:"checksum,omitempty"`
@@ -391,20 +391,20 @@ type ProcessRules struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProcessRules) Reset() {
-	*x = ProcessRules{}
+func (x *ReplicaRules) Reset() {
+	*x = ReplicaRules{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProcessRules) String() string {
+func (x *ReplicaRules) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProcessRules) ProtoMessage() {}
+func (*ReplicaRules) ProtoMessage() {}
 
-func (x *ProcessRules) ProtoReflect() protoreflect.Message {
+func (x *ReplicaRules) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -416,55 +416,55 @@ func (x *ProcessRules) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProcessRules.ProtoReflect.Descriptor instead.
-func (*ProcessRules) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaRules.ProtoReflect.Descriptor instead.
+func (*ReplicaRules) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *ProcessRules) GetChecksum() uint64 {
+func (x *ReplicaRules) GetChecksum() uint64 {
 	if x != nil {
 		return x.Checksum
 	}
 	return 0
 }
 
-func (x *ProcessRules) GetSince() *timestamppb.Timestamp {
+func (x *ReplicaRules) GetSince() *timestamppb.Timestamp {
 	if x != nil {
 		return x.Since
 	}
 	return nil
 }
 
-func (x *ProcessRules) GetCount() uint32 {
+func (x *ReplicaRules) GetCount() uint32 {
 	if x != nil {
 		return x.Count
 	}
 	return 0
 }
 
-func (x *ProcessRules) GetFiles() uint32 {
+func (x *ReplicaRules) GetFiles() uint32 {
 	if x != nil {
 		return x.Files
 	}
 	return 0
 }
 
-func (x *ProcessRules) GetStale() uint32 {
+func (x *ReplicaRules) GetStale() uint32 {
 	if x != nil {
 		return x.Stale
 	}
 	return 0
 }
 
-func (x *ProcessRules) GetRejected() uint32 {
+func (x *ReplicaRules) GetRejected() uint32 {
 	if x != nil {
 		return x.Rejected
 	}
 	return 0
 }
 
-// ProcessOverrides are the active overrides.
-type ProcessOverrides struct {
+// ReplicaOverrides are the active overrides.
+type ReplicaOverrides struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// redis, or file.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -478,20 +478,20 @@ type ProcessOverrides struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProcessOverrides) Reset() {
-	*x = ProcessOverrides{}
+func (x *ReplicaOverrides) Reset() {
+	*x = ReplicaOverrides{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProcessOverrides) String() string {
+func (x *ReplicaOverrides) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProcessOverrides) ProtoMessage() {}
+func (*ReplicaOverrides) ProtoMessage() {}
 
-func (x *ProcessOverrides) ProtoReflect() protoreflect.Message {
+func (x *ReplicaOverrides) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -503,41 +503,41 @@ func (x *ProcessOverrides) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProcessOverrides.ProtoReflect.Descriptor instead.
-func (*ProcessOverrides) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaOverrides.ProtoReflect.Descriptor instead.
+func (*ReplicaOverrides) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *ProcessOverrides) GetSource() string {
+func (x *ReplicaOverrides) GetSource() string {
 	if x != nil {
 		return x.Source
 	}
 	return ""
 }
 
-func (x *ProcessOverrides) GetVersion() int64 {
+func (x *ReplicaOverrides) GetVersion() int64 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *ProcessOverrides) GetCount() uint32 {
+func (x *ReplicaOverrides) GetCount() uint32 {
 	if x != nil {
 		return x.Count
 	}
 	return 0
 }
 
-func (x *ProcessOverrides) GetError() string {
+func (x *ReplicaOverrides) GetError() string {
 	if x != nil {
 		return x.Error
 	}
 	return ""
 }
 
-// ProcessRedis is what a replica sees of one Redis.
-type ProcessRedis struct {
+// ReplicaRedis is what a replica sees of one Redis.
+type ReplicaRedis struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// redis, or redis_persecond.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -549,20 +549,20 @@ type ProcessRedis struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProcessRedis) Reset() {
-	*x = ProcessRedis{}
+func (x *ReplicaRedis) Reset() {
+	*x = ReplicaRedis{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProcessRedis) String() string {
+func (x *ReplicaRedis) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProcessRedis) ProtoMessage() {}
+func (*ReplicaRedis) ProtoMessage() {}
 
-func (x *ProcessRedis) ProtoReflect() protoreflect.Message {
+func (x *ReplicaRedis) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -574,34 +574,34 @@ func (x *ProcessRedis) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProcessRedis.ProtoReflect.Descriptor instead.
-func (*ProcessRedis) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaRedis.ProtoReflect.Descriptor instead.
+func (*ReplicaRedis) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *ProcessRedis) GetName() string {
+func (x *ReplicaRedis) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *ProcessRedis) GetOpenBreakers() []string {
+func (x *ReplicaRedis) GetOpenBreakers() []string {
 	if x != nil {
 		return x.OpenBreakers
 	}
 	return nil
 }
 
-func (x *ProcessRedis) GetConnections() uint64 {
+func (x *ReplicaRedis) GetConnections() uint64 {
 	if x != nil {
 		return x.Connections
 	}
 	return 0
 }
 
-// ProcessCache is something that a replica remembers.
-type ProcessCache struct {
+// ReplicaCache is something that a replica remembers.
+type ReplicaCache struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it is.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -611,20 +611,20 @@ type ProcessCache struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProcessCache) Reset() {
-	*x = ProcessCache{}
+func (x *ReplicaCache) Reset() {
+	*x = ReplicaCache{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProcessCache) String() string {
+func (x *ReplicaCache) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProcessCache) ProtoMessage() {}
+func (*ReplicaCache) ProtoMessage() {}
 
-func (x *ProcessCache) ProtoReflect() protoreflect.Message {
+func (x *ReplicaCache) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -636,27 +636,27 @@ func (x *ProcessCache) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProcessCache.ProtoReflect.Descriptor instead.
-func (*ProcessCache) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaCache.ProtoReflect.Descriptor instead.
+func (*ReplicaCache) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{6}
 }
 
-func (x *ProcessCache) GetName() string {
+func (x *ReplicaCache) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *ProcessCache) GetEntries() uint64 {
+func (x *ReplicaCache) GetEntries() uint64 {
 	if x != nil {
 		return x.Entries
 	}
 	return 0
 }
 
-// ProcessRates are requests per second, over five seconds.
-type ProcessRates struct {
+// ReplicaRates are requests per second, over five seconds.
+type ReplicaRates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Requests that passed.
 	Passed float64 `protobuf:"fixed64,1,opt,name=passed,proto3" json:"passed,omitempty"`
@@ -670,20 +670,20 @@ type ProcessRates struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ProcessRates) Reset() {
-	*x = ProcessRates{}
+func (x *ReplicaRates) Reset() {
+	*x = ReplicaRates{}
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ProcessRates) String() string {
+func (x *ReplicaRates) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ProcessRates) ProtoMessage() {}
+func (*ReplicaRates) ProtoMessage() {}
 
-func (x *ProcessRates) ProtoReflect() protoreflect.Message {
+func (x *ReplicaRates) ProtoReflect() protoreflect.Message {
 	mi := &file_ratelimitd_admin_v1_fleet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -695,33 +695,33 @@ func (x *ProcessRates) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ProcessRates.ProtoReflect.Descriptor instead.
-func (*ProcessRates) Descriptor() ([]byte, []int) {
+// Deprecated: Use ReplicaRates.ProtoReflect.Descriptor instead.
+func (*ReplicaRates) Descriptor() ([]byte, []int) {
 	return file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ProcessRates) GetPassed() float64 {
+func (x *ReplicaRates) GetPassed() float64 {
 	if x != nil {
 		return x.Passed
 	}
 	return 0
 }
 
-func (x *ProcessRates) GetDenied() float64 {
+func (x *ReplicaRates) GetDenied() float64 {
 	if x != nil {
 		return x.Denied
 	}
 	return 0
 }
 
-func (x *ProcessRates) GetFailed() float64 {
+func (x *ReplicaRates) GetFailed() float64 {
 	if x != nil {
 		return x.Failed
 	}
 	return 0
 }
 
-func (x *ProcessRates) GetOnError() float64 {
+func (x *ReplicaRates) GetOnError() float64 {
 	if x != nil {
 		return x.OnError
 	}
@@ -733,10 +733,10 @@ var File_ratelimitd_admin_v1_fleet_proto protoreflect.FileDescriptor
 const file_ratelimitd_admin_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"\x1fratelimitd/admin/v1/fleet.proto\x12\x13ratelimitd.admin.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x19\n" +
-	"\x17FleetServiceListRequest\"\x90\x02\n" +
-	"\x18FleetServiceListResponse\x12:\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x1c.ratelimitd.admin.v1.ProcessR\tprocesses\x12!\n" +
-	"\fthis_process\x18\x02 \x01(\tR\vthisProcess\x12\x16\n" +
+	"\x17FleetServiceListRequest\"\x8e\x02\n" +
+	"\x18FleetServiceListResponse\x128\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1c.ratelimitd.admin.v1.ReplicaR\breplicas\x12!\n" +
+	"\fthis_replica\x18\x02 \x01(\tR\vthisReplica\x12\x16\n" +
 	"\x06shared\x18\x03 \x01(\bR\x06shared\x123\n" +
 	"\aread_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x06readAt\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x12\n" +
@@ -744,51 +744,51 @@ const file_ratelimitd_admin_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"unreadable\x18\a \x01(\rR\n" +
 	"unreadable\"\xe8\x04\n" +
-	"\aProcess\x12\x0e\n" +
+	"\aReplica\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x127\n" +
-	"\x05state\x18\x05 \x01(\x0e2!.ratelimitd.admin.v1.ProcessStateR\x05state\x12.\n" +
+	"\x05state\x18\x05 \x01(\x0e2!.ratelimitd.admin.v1.ReplicaStateR\x05state\x12.\n" +
 	"\x04seen\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04seen\x127\n" +
-	"\x05rules\x18\a \x01(\v2!.ratelimitd.admin.v1.ProcessRulesR\x05rules\x12C\n" +
-	"\toverrides\x18\b \x01(\v2%.ratelimitd.admin.v1.ProcessOverridesR\toverrides\x127\n" +
-	"\x05redis\x18\t \x03(\v2!.ratelimitd.admin.v1.ProcessRedisR\x05redis\x129\n" +
+	"\x05rules\x18\a \x01(\v2!.ratelimitd.admin.v1.ReplicaRulesR\x05rules\x12C\n" +
+	"\toverrides\x18\b \x01(\v2%.ratelimitd.admin.v1.ReplicaOverridesR\toverrides\x127\n" +
+	"\x05redis\x18\t \x03(\v2!.ratelimitd.admin.v1.ReplicaRedisR\x05redis\x129\n" +
 	"\x06caches\x18\n" +
-	" \x03(\v2!.ratelimitd.admin.v1.ProcessCacheR\x06caches\x12@\n" +
+	" \x03(\v2!.ratelimitd.admin.v1.ReplicaCacheR\x06caches\x12@\n" +
 	"\n" +
-	"per_second\x18\v \x01(\v2!.ratelimitd.admin.v1.ProcessRatesR\tperSecond\x12!\n" +
+	"per_second\x18\v \x01(\v2!.ratelimitd.admin.v1.ReplicaRatesR\tperSecond\x12!\n" +
 	"\frules_differ\x18\f \x01(\bR\vrulesDiffer\x12)\n" +
 	"\x10overrides_differ\x18\r \x01(\bR\x0foverridesDiffer\"\xba\x01\n" +
-	"\fProcessRules\x12\x1a\n" +
+	"\fReplicaRules\x12\x1a\n" +
 	"\bchecksum\x18\x01 \x01(\x04R\bchecksum\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\rR\x05count\x12\x14\n" +
 	"\x05files\x18\x04 \x01(\rR\x05files\x12\x14\n" +
 	"\x05stale\x18\x05 \x01(\rR\x05stale\x12\x1a\n" +
 	"\brejected\x18\x06 \x01(\rR\brejected\"p\n" +
-	"\x10ProcessOverrides\x12\x16\n" +
+	"\x10ReplicaOverrides\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\rR\x05count\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\"i\n" +
-	"\fProcessRedis\x12\x12\n" +
+	"\fReplicaRedis\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\ropen_breakers\x18\x02 \x03(\tR\fopenBreakers\x12 \n" +
 	"\vconnections\x18\x03 \x01(\x04R\vconnections\"<\n" +
-	"\fProcessCache\x12\x12\n" +
+	"\fReplicaCache\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aentries\x18\x02 \x01(\x04R\aentries\"q\n" +
-	"\fProcessRates\x12\x16\n" +
+	"\fReplicaRates\x12\x16\n" +
 	"\x06passed\x18\x01 \x01(\x01R\x06passed\x12\x16\n" +
 	"\x06denied\x18\x02 \x01(\x01R\x06denied\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\x01R\x06failed\x12\x19\n" +
 	"\bon_error\x18\x04 \x01(\x01R\aonError*x\n" +
-	"\fProcessState\x12\x1d\n" +
-	"\x19PROCESS_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12PROCESS_STATE_LIVE\x10\x01\x12\x19\n" +
-	"\x15PROCESS_STATE_STOPPED\x10\x02\x12\x16\n" +
-	"\x12PROCESS_STATE_GONE\x10\x032s\n" +
+	"\fReplicaState\x12\x1d\n" +
+	"\x19REPLICA_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12REPLICA_STATE_LIVE\x10\x01\x12\x19\n" +
+	"\x15REPLICA_STATE_STOPPED\x10\x02\x12\x16\n" +
+	"\x12REPLICA_STATE_GONE\x10\x032s\n" +
 	"\fFleetService\x12c\n" +
 	"\x04List\x12,.ratelimitd.admin.v1.FleetServiceListRequest\x1a-.ratelimitd.admin.v1.FleetServiceListResponseBDZBgithub.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1;adminv1b\x06proto3"
 
@@ -807,29 +807,29 @@ func file_ratelimitd_admin_v1_fleet_proto_rawDescGZIP() []byte {
 var file_ratelimitd_admin_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_ratelimitd_admin_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_ratelimitd_admin_v1_fleet_proto_goTypes = []any{
-	(ProcessState)(0),                // 0: ratelimitd.admin.v1.ProcessState
+	(ReplicaState)(0),                // 0: ratelimitd.admin.v1.ReplicaState
 	(*FleetServiceListRequest)(nil),  // 1: ratelimitd.admin.v1.FleetServiceListRequest
 	(*FleetServiceListResponse)(nil), // 2: ratelimitd.admin.v1.FleetServiceListResponse
-	(*Process)(nil),                  // 3: ratelimitd.admin.v1.Process
-	(*ProcessRules)(nil),             // 4: ratelimitd.admin.v1.ProcessRules
-	(*ProcessOverrides)(nil),         // 5: ratelimitd.admin.v1.ProcessOverrides
-	(*ProcessRedis)(nil),             // 6: ratelimitd.admin.v1.ProcessRedis
-	(*ProcessCache)(nil),             // 7: ratelimitd.admin.v1.ProcessCache
-	(*ProcessRates)(nil),             // 8: ratelimitd.admin.v1.ProcessRates
+	(*Replica)(nil),                  // 3: ratelimitd.admin.v1.Replica
+	(*ReplicaRules)(nil),             // 4: ratelimitd.admin.v1.ReplicaRules
+	(*ReplicaOverrides)(nil),         // 5: ratelimitd.admin.v1.ReplicaOverrides
+	(*ReplicaRedis)(nil),             // 6: ratelimitd.admin.v1.ReplicaRedis
+	(*ReplicaCache)(nil),             // 7: ratelimitd.admin.v1.ReplicaCache
+	(*ReplicaRates)(nil),             // 8: ratelimitd.admin.v1.ReplicaRates
 	(*timestamppb.Timestamp)(nil),    // 9: google.protobuf.Timestamp
 }
 var file_ratelimitd_admin_v1_fleet_proto_depIdxs = []int32{
-	3,  // 0: ratelimitd.admin.v1.FleetServiceListResponse.processes:type_name -> ratelimitd.admin.v1.Process
+	3,  // 0: ratelimitd.admin.v1.FleetServiceListResponse.replicas:type_name -> ratelimitd.admin.v1.Replica
 	9,  // 1: ratelimitd.admin.v1.FleetServiceListResponse.read_at:type_name -> google.protobuf.Timestamp
-	9,  // 2: ratelimitd.admin.v1.Process.started:type_name -> google.protobuf.Timestamp
-	0,  // 3: ratelimitd.admin.v1.Process.state:type_name -> ratelimitd.admin.v1.ProcessState
-	9,  // 4: ratelimitd.admin.v1.Process.seen:type_name -> google.protobuf.Timestamp
-	4,  // 5: ratelimitd.admin.v1.Process.rules:type_name -> ratelimitd.admin.v1.ProcessRules
-	5,  // 6: ratelimitd.admin.v1.Process.overrides:type_name -> ratelimitd.admin.v1.ProcessOverrides
-	6,  // 7: ratelimitd.admin.v1.Process.redis:type_name -> ratelimitd.admin.v1.ProcessRedis
-	7,  // 8: ratelimitd.admin.v1.Process.caches:type_name -> ratelimitd.admin.v1.ProcessCache
-	8,  // 9: ratelimitd.admin.v1.Process.per_second:type_name -> ratelimitd.admin.v1.ProcessRates
-	9,  // 10: ratelimitd.admin.v1.ProcessRules.since:type_name -> google.protobuf.Timestamp
+	9,  // 2: ratelimitd.admin.v1.Replica.started:type_name -> google.protobuf.Timestamp
+	0,  // 3: ratelimitd.admin.v1.Replica.state:type_name -> ratelimitd.admin.v1.ReplicaState
+	9,  // 4: ratelimitd.admin.v1.Replica.seen:type_name -> google.protobuf.Timestamp
+	4,  // 5: ratelimitd.admin.v1.Replica.rules:type_name -> ratelimitd.admin.v1.ReplicaRules
+	5,  // 6: ratelimitd.admin.v1.Replica.overrides:type_name -> ratelimitd.admin.v1.ReplicaOverrides
+	6,  // 7: ratelimitd.admin.v1.Replica.redis:type_name -> ratelimitd.admin.v1.ReplicaRedis
+	7,  // 8: ratelimitd.admin.v1.Replica.caches:type_name -> ratelimitd.admin.v1.ReplicaCache
+	8,  // 9: ratelimitd.admin.v1.Replica.per_second:type_name -> ratelimitd.admin.v1.ReplicaRates
+	9,  // 10: ratelimitd.admin.v1.ReplicaRules.since:type_name -> google.protobuf.Timestamp
 	1,  // 11: ratelimitd.admin.v1.FleetService.List:input_type -> ratelimitd.admin.v1.FleetServiceListRequest
 	2,  // 12: ratelimitd.admin.v1.FleetService.List:output_type -> ratelimitd.admin.v1.FleetServiceListResponse
 	12, // [12:13] is the sub-list for method output_type

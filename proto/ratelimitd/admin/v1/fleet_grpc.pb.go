@@ -28,7 +28,7 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// FleetService lists replicas. If the server has tokens or requires client certificates, a caller needs one of them.
+// FleetService lists replicas. If the server has tokens or requires client certificates, a client needs one of them.
 type FleetServiceClient interface {
 	// List returns what each replica last reported. A replica reports every two seconds.
 	List(ctx context.Context, in *FleetServiceListRequest, opts ...grpc.CallOption) (*FleetServiceListResponse, error)
@@ -56,7 +56,7 @@ func (c *fleetServiceClient) List(ctx context.Context, in *FleetServiceListReque
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
 //
-// FleetService lists replicas. If the server has tokens or requires client certificates, a caller needs one of them.
+// FleetService lists replicas. If the server has tokens or requires client certificates, a client needs one of them.
 type FleetServiceServer interface {
 	// List returns what each replica last reported. A replica reports every two seconds.
 	List(context.Context, *FleetServiceListRequest) (*FleetServiceListResponse, error)

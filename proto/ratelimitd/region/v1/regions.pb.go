@@ -79,7 +79,7 @@ func (Vote) EnumDescriptor() ([]byte, []int) {
 // AskRequest has the queries of one replica.
 type AskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1000; none: the caller wants the first message only.
+	// At most 1000; none: the client wants the first message only.
 	Queries       []*Query `protobuf:"bytes,1,rep,name=queries,proto3" json:"queries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -295,7 +295,7 @@ func (x *Query) GetLook() bool {
 	return false
 }
 
-// Descriptor is a descriptor as a caller of the service sent it. The asked region matches it with its own rules.
+// Descriptor is a descriptor as a client of the service sent it. The asked region matches it with its own rules.
 type Descriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its entries.
@@ -732,7 +732,7 @@ func (x *Outcome) GetLimit() *Limit {
 	return nil
 }
 
-// Limit is the numbers of a limit, as they hold for the caller.
+// Limit is the numbers of a limit, as they apply to the customer.
 type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hits per window.

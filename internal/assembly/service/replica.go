@@ -15,11 +15,11 @@ import (
 const consolePing = 700 * time.Millisecond
 
 // process returns what the console shows of this replica.
-func (s *Service) process() func(context.Context) *operator.Process {
+func (s *Service) process() func(context.Context) *operator.Replica {
 	host, _ := os.Hostname() // empty where the system does not know
 	started := time.Now()
-	return func(ctx context.Context) *operator.Process {
-		p := &operator.Process{
+	return func(ctx context.Context) *operator.Replica {
+		p := &operator.Replica{
 			Host: host, Version: s.o.Version, Started: started, Backend: "memory", Overrides: s.overridesState(),
 			Redis: make([]operator.Redis, len(s.counters.Redis)), Caches: []operator.Cache{},
 		}

@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Process is the status record of a replica.
-type Process struct {
+// Replica is the status record of a replica.
+type Replica struct {
 	ID      string    `json:"-"` // random, new at each start
 	Host    string    `json:"host"`
 	Version string    `json:"version"` // version of the program
@@ -144,7 +144,7 @@ func cut(s string, most int) string {
 }
 
 // encode returns a replica's entry as it is written, within the bounds.
-func (p Process) encode() []byte {
+func (p Replica) encode() []byte {
 	p.Host, p.Version, p.Overrides.Error = cut(p.Host, maxHost), cut(p.Version, maxVersion),
 		cut(p.Overrides.Error, maxError)
 	p.Redis = slices.Clone(p.Redis[:min(len(p.Redis), maxRedis)])
@@ -169,8 +169,8 @@ func (p Process) encode() []byte {
 var isID = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
 // decode decodes a record that a replica wrote.
-func decode(id, text string) (Process, error) {
-	var p Process
+func decode(id, text string) (Replica, error) {
+	var p Replica
 	if !isID.MatchString(id) || len(text) > maxRecord {
 		return p, errors.New("it is not the entry of a replica")
 	}
@@ -183,7 +183,7 @@ func decode(id, text string) (Process, error) {
 
 var errBounds = errors.New("it is outside the bounds of what a replica writes")
 
-func (p *Process) check() error {
+func (p *Replica) check() error {
 	ok := len(p.Host) <= maxHost && len(p.Version) <= maxVersion && len(p.Redis) <= maxRedis &&
 		len(p.Caches) <= maxCaches &&
 		isTime(p.Started) && (p.Rules.Since.IsZero() || isTime(p.Rules.Since)) &&
