@@ -17,15 +17,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/http2test"
 )
 
-// client breaks the protocol's rules. What it writes is sent by flush, which has the errors.
+// client breaks the protocol's rules. Its frames collect in out; flush sends them and returns any error.
 type client struct {
 	net.Conn
-	*http2test.Client // to out
+	*http2test.Client // writes into out
 	out               bytes.Buffer
 	block             []byte // the header block of a call
 }
 
-// habits are what a client does besides its attack. The zero value reads everything and opens its windows wide.
+// habits are how a client behaves apart from its attack. The zero value reads all replies and opens its windows wide.
 type habits struct {
 	mute       bool // reads nothing
 	zeroWindow bool // never lets the server send DATA on a stream
@@ -49,7 +49,7 @@ func connect(ctx context.Context, at string, elsewhere bool) (net.Conn, error) {
 	return conn, nil
 }
 
-// open connects. It reads and discards what the server sends, unless mute.
+// open connects and starts HTTP/2. Unless h.mute is set, it reads and discards everything that the server sends.
 func open(ctx context.Context, at string, h habits) (*client, error) {
 	conn, err := connect(ctx, at, h.elsewhere)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *client) flush() error {
 	return err
 }
 
-// begin writes the headers of the next call into the buffer.
+// begin writes the headers of the next call into the buffer, which starts the call.
 func (c *client) begin() {
 	_ = c.Begin(c.block)
 }
@@ -90,7 +90,7 @@ func (c *client) send(message []byte) {
 	c.sendPart(len(message), message, true)
 }
 
-// sendPart writes the beginning of the call's message into the buffer. The length prefix of the message says claimed.
+// sendPart writes the first part of the call's message into the buffer. claimed is the length in the message's prefix.
 func (c *client) sendPart(claimed int, part []byte, end bool) {
 	_ = c.WriteBody(c.Stream, end, http2test.Message(claimed, part))
 }
@@ -135,7 +135,7 @@ func openStreams(ctx context.Context, at string, connections, calls int) error {
 func message(pairs ...string) []byte {
 	b, err := proto.Marshal(request("attack", pairs...))
 	if err != nil {
-		panic(err) // of a message that we made
+		panic(err) // impossible: we built the message
 	}
 	return b
 }

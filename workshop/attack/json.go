@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// post is a request to /json with a body of size bytes that begins with text.
+// post is a request to /json with a body of size bytes whose first bytes are text.
 func post(size int, text string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b,
@@ -24,7 +24,7 @@ func jsonFlood(ctx context.Context, at string, short bool) error {
 	const small = `{"domain":"attack","descriptors":[{"entries":[{"key":"key","value":"one"}]}]}`
 	batch := bytes.Repeat(post(len(small), small), 100)
 
-	// As many objects as a request may have, and as large as it may be: the most work that is not rejected at once.
+	// The most entries and the largest body that a request may have: the most work before the server rejects it.
 	entries := strings.Repeat(`{},`, 255) + `{}`
 	descriptors := strings.Repeat(`{"entries":[`+entries+`]},`, 255) + `{"entries":[` + entries + `]}`
 	large := `{"domain":"attack","descriptors":[` + descriptors + `]}`

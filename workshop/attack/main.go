@@ -1,4 +1,4 @@
-// Command attack shows what one client can do to the others. It builds and starts a ratelimitd, attacks it, and
+// Command attack shows how much one client can harm the others. It builds and starts a ratelimitd, attacks it, and
 // measures the latency of a well-behaved client, the memory of the server, and the time until it recovers. It prints
 // one table, and fails if the server ends, needs more than 300 MB above idle, or does not recover.
 //

@@ -15,7 +15,7 @@ import (
 
 // These attacks use features of HTTP/2 that cost a client little.
 
-// rapidReset begins calls and resets them at once (CVE-2023-44487): with a message and without.
+// rapidReset starts calls and resets them immediately (CVE-2023-44487): with a message and without.
 func rapidReset(ctx context.Context, at string, _ bool) error {
 	m := message("key", "one")
 	return several(ctx, at, 8, habits{}, func(c *client) error {
@@ -77,7 +77,7 @@ func windowFlood(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// headerBomb begins calls with 240 KiB of header fields each, and sends no message.
+// headerBomb starts calls with 240 KiB of header fields each, and sends no message.
 func headerBomb(ctx context.Context, at string, _ bool) error {
 	var fields []string
 	for i := range 15 {
@@ -93,7 +93,7 @@ func headerBomb(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// hpackBomb puts a long field into the table of each connection and begins calls that refer to it as often as the bound
+// hpackBomb puts a long field into the table of each connection and starts calls that refer to it as often as the bound
 // of 256 KiB allows, or twice as often. The order of the fields changes, so that no two blocks are the same.
 func hpackBomb(ctx context.Context, at string, _ bool) error {
 	return several(ctx, at, 8, habits{}, func(c *client) error {

@@ -44,8 +44,8 @@ func short(d time.Duration) string { return d.Round(10 * time.Microsecond).Strin
 // it: a new connection replaces only one that is a second old.
 const leastAnswered = 0.9
 
-// verdict returns what makes an attack a failure: memory, a server that ended, calls without an answer. Latency is no
-// part of it, because it depends on the machine.
+// verdict returns an error if the attack harmed the server or its clients: too much memory, a server that ended, or
+// calls without an answer. Latency does not count, because it depends on the machine.
 func (r *outcome) verdict(short bool) error {
 	failed := []error{r.ended}
 	say := func(format string, args ...any) {

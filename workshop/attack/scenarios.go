@@ -19,10 +19,10 @@ type scenario struct {
 	name    string
 	long    bool // takes a minute unless the run is short
 	does    func(short bool) string
-	args    func(short bool) []string // of the server
-	rules   string                    // more of them
+	args    func(short bool) []string // arguments of the server
+	rules   string                    // rule file; empty: one without expressions
 	victims []*victim
-	attack  func(ctx context.Context, at string, short bool) error // in a separate process
+	attack  func(ctx context.Context, at string, short bool) error // runs in a separate process
 
 	http bool // attacks the HTTP port
 }
@@ -205,7 +205,7 @@ func expressions(n int) string {
 	return b.String()
 }
 
-// outcome is what an attack did.
+// outcome is the result of an attack: the server's memory, and the answers that each victim got.
 type outcome struct {
 	scenario         *scenario
 	idle, peak, left int64 // RSS in bytes: before, at its highest, at the end
@@ -300,7 +300,7 @@ const stopped = 30 * time.Second
 func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server) (_ *kept, err error) {
 	defer func() {
 		_ = attacker.Process.Kill()
-		if ended := attacker.Wait(); attacker.ProcessState.Exited() { // on its own
+		if ended := attacker.Wait(); attacker.ProcessState.Exited() { // it exited before Kill
 			err = errors.Join(err, ended)
 		}
 	}()

@@ -39,10 +39,10 @@ type server struct {
 	stopIt context.CancelFunc
 }
 
-// kept is what the server's metrics say after a garbage collection.
+// kept is the server's memory after a garbage collection, from its metrics.
 type kept struct {
 	live    int64 // bytes of heap that are in use, and of stacks
-	clients int64 // bytes that it says it keeps for clients
+	clients int64 // bytes that the server accounts to clients
 }
 
 // victimRules are the rules for well-behaved clients.
@@ -141,10 +141,10 @@ func (s *server) watch(ctx context.Context) {
 	}
 }
 
-// settle waits until the server has worked on what has arrived: it uses less than a fifth of a processor, as for the
-// victim.
+// settle waits until the server has processed its backlog: until it uses less than a fifth of a processor, as it does
+// for the victim alone.
 func (s *server) settle(ctx context.Context) {
-	const step, ticks = 250 * time.Millisecond, 100 // of the kernel, in a second
+	const step, ticks = 250 * time.Millisecond, 100 // the kernel counts CPU time in 100 ticks per second
 	used := func() (n int64) {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
 		_, rest, _ := strings.Cut(string(b), ") ")
@@ -165,8 +165,8 @@ func (s *server) settle(ctx context.Context) {
 	}
 }
 
-// measure collects the garbage and returns what is kept then. profile gets the server's heap profile; nil: it is not
-// kept.
+// measure runs a garbage collection and returns the memory in use afterwards. It writes the server's heap profile to
+// profile, unless that is nil.
 func (s *server) measure(ctx context.Context, profile io.Writer) (*kept, error) {
 	if profile == nil {
 		profile = io.Discard

@@ -29,12 +29,12 @@ const (
 func mustMarshal(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
-		panic(err) // of a message that we made
+		panic(err) // impossible: we built the message
 	}
 	return b
 }
 
-// openOnce begins 1,000 calls of a method on each connection, sends a message on each, and keeps them open.
+// openOnce starts 1,000 calls of a method on each connection, sends the messages on each, and keeps them open.
 func openOnce(ctx context.Context, at string, connections int, h habits, path string, messages ...[]byte) error {
 	block := headerBlock(path)
 	return several(ctx, at, connections, h, func(c *client) error {

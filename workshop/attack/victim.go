@@ -24,9 +24,9 @@ const deadline = time.Second
 type victim struct {
 	name  string
 	rate  int                // calls per second
-	value func(n int) string // of the descriptor of call n
-	anew  bool               // a connection for every call
-	json  bool               // over /json instead of gRPC
+	value func(n int) string // descriptor value of call n
+	anew  bool               // opens a connection for every call
+	json  bool               // calls /json instead of gRPC
 }
 
 // call is one call that a victim made.
@@ -126,7 +126,7 @@ func request(domain string, pairs ...string) *ratelimitv3.RateLimitRequest {
 	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: []*ratelimitv3common.RateLimitDescriptor{d}}
 }
 
-// between summarizes the calls that began between two times.
+// between summarizes the calls that started between two times.
 func (c *calls) between(from, to time.Time) noticed {
 	var took []time.Duration
 	n, answered := 0, 0

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// encryption makes one certificate that servers and clients show and trust, and returns the
-// server's settings and the client's side. The names of the files begin with prefix.
+// encryption makes one certificate that servers and clients show and trust, and returns the server's settings and the
+// client's side. The names of its files start with prefix.
 func encryption(prefix string) (settings []string, config *tls.Config, err error) {
 	const name = "bench.test"
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -122,7 +122,7 @@ type connection struct {
 	window   int // bytes that the server still accepts
 	received int // bytes received since the last window update
 
-	status   string // of the trailers that are being read
+	status   string // gRPC status, from the trailers that are being read
 	message  string
 	answered int64
 	latency  *hdrhistogram.Histogram

@@ -1,9 +1,9 @@
-// Command bench measures what a decision costs. It compares ratelimitd on memory and on Redis with gRPC servers whose
+// Command bench measures the cost of a decision. It compares ratelimitd on memory and on Redis with gRPC servers whose
 // handler does nothing. It builds all servers, starts them as separate processes (on a separate core if there are two),
 // sends pre-encoded requests in a closed loop, and prints medians of interleaved rounds as a markdown table.
 //
-// With -reservations, what a reservation with
-// its commit costs; with -shapes, what loads of production cost.
+// With -reservations, it measures the cost of a reservation with its commit; with -shapes, the cost of loads like those
+// of production.
 //
 // docs/contributing/measuring.md explains the figures.
 package main
@@ -36,8 +36,8 @@ type options struct {
 	shaped      string
 	other       string
 
-	rate float64 // of an open loop, calls per second
-	half string  // a target's id: the open loop's rate is half of what it reaches
+	rate float64 // rate of the open loop, calls per second
+	half string  // id of a target: the open loop runs at half the rate that this target reaches
 }
 
 func main() {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// runAt sends calls at a fixed average rate, whether or not the server answers: an open loop, like independent callers.
+// runAt sends calls at a fixed average rate, whether or not the server answers: an open loop, like independent clients.
 // Latency is measured from the moment a call was due, so calls that a slow server delays count in full.
 func (l *load) runAt(ctx context.Context, rate float64, d time.Duration) (loadResult, error) {
 	stop, err := wakeEvery(timerLateness)
@@ -108,8 +108,8 @@ func paceAll(ctx context.Context, out io.Writer, o *options, targets []*target, 
 	return nil
 }
 
-// pace returns the rate of the open loop: the given one, or half of what a target reached in the closed loop; 0 means
-// no open loop.
+// pace returns the rate of the open loop: the given one, or half the rate that a target reached in the closed loop; 0
+// disables the open loop.
 func (o *options) pace(targets []*target) (float64, error) {
 	if o.half == "" {
 		return o.rate, nil

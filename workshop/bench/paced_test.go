@@ -63,7 +63,7 @@ func TestPace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all[1].rounds = []measurement{round(50_000, 2, 1)} // in 2 s
+	all[1].rounds = []measurement{round(50_000, 2, 1)} // 50,000 answers in 2 s
 	for _, c := range []struct {
 		o    options
 		want float64

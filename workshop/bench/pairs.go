@@ -19,7 +19,7 @@ type pairs struct {
 type sent struct {
 	due   time.Time
 	seed  uint64
-	first bool // of a pair
+	first bool // whether it is the first call of a pair
 }
 
 func (p *pairs) init(of *payload) {

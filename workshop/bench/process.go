@@ -37,7 +37,7 @@ type process struct {
 	ended  chan struct{} // closed when the process has ended
 
 	mu   sync.Mutex
-	last bytes.Buffer // the beginning of its output, for error messages
+	last bytes.Buffer // first 16 KiB of the output, for error messages
 }
 
 const mostOutput = 16 << 10
@@ -72,8 +72,8 @@ func (p *process) read(from io.Reader) {
 		}
 		p.mu.Unlock()
 		var line struct {
-			Message string `json:"@message"` // of ratelimitd
-			Msg     string // of the empty server
+			Message string `json:"@message"` // log message of ratelimitd
+			Msg     string // log message of the empty server
 			GRPC    string
 			HTTP    string
 		}
@@ -179,7 +179,7 @@ func freePort() (address, port string, err error) {
 		if err != nil {
 			return "", "", fmt.Errorf("find a free port: %w", err)
 		}
-		defer l.Close() // in the end, so that the next one differs
+		defer l.Close() // only when we return: while it is open, the next attempt gets another port
 		at := l.Addr().(*net.TCPAddr)
 		if at.Port+10_000 < 1<<16 {
 			return at.String(), strconv.Itoa(at.Port), nil

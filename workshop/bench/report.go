@@ -14,7 +14,7 @@ type measurement struct {
 	load loadResult
 	cpu  cpuTimes
 
-	trips float64 // to Redis
+	trips float64 // round trips to Redis during the round
 }
 
 // rate returns answers per second.

@@ -20,7 +20,7 @@ import (
 // reservedKey is the key of a rule with reservations.
 const reservedKey = "reserved"
 
-// A call reserves more hits than its commit says, as callers do that reserve the most that they may use.
+// A call reserves more hits than it commits, like a client that reserves the most that a request can cost.
 const (
 	reservedHits  = 10
 	committedHits = 7
@@ -38,12 +38,12 @@ func reservationTargets() []*target {
 type stepLoad struct {
 	target  *target
 	name    string
-	calls   int64 // of each step
+	calls   int64 // calls per step, such as 2 for a reservation and its commit
 	payload *payload
 	rounds  []measurement
 }
 
-// stepLoads returns the loads of a target. The first one is what the others are compared with.
+// stepLoads returns the loads of a target. The first one is the baseline for the others.
 func stepLoads(t *target, keys int) []*stepLoad {
 	request := func(key, id string, hits uint64) *ratelimitv3.RateLimitRequest {
 		entries := []*commonv3.RateLimitDescriptor_Entry{{Key: key, Value: "customer-" + digits}}
@@ -136,7 +136,7 @@ func commitsMet(ctx context.Context, metrics string) error {
 	return nil
 }
 
-// reportReservations prints what each load costs, and how many plain decisions on the same target cost as much. It
+// reportReservations prints the cost of each load, and how many plain decisions on the same target cost the same. It
 // compares within each round, because other work on the machine changes least within a round.
 func reportReservations(out io.Writer, o *options, loads []*stepLoad) error {
 	fmt.Fprintf(out,

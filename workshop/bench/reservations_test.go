@@ -38,7 +38,7 @@ func TestCommitsFollowTheirReservations(t *testing.T) {
 				return allow(r)
 			})
 			l := dialed(t, address, stepLoads(&target{}, keys)[2].payload)
-			for range 2 { // what is reserved at the end of a run is committed in the next one
+			for range 2 { // the second run commits the reservations that the first one left open
 				r, err := l.run(t.Context(), 50*time.Millisecond)
 				if err != nil || r.answered == 0 {
 					t.Fatal(r.answered, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
-// shape is a load as production has it: calm, from many callers, with Envoy's headers, on many rules, on several
+// shape is a load like in production: calm, from many clients, with Envoy's headers, on many rules, on several
 // replicas.
 type shape struct {
 	name        string

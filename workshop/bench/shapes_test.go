@@ -16,7 +16,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
-// With Envoy's headers each call has a trace context of its own.
+// With Envoy's headers, each call has a different trace context.
 func TestLoadSendsEnvoysHeaders(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +69,7 @@ func TestShapes(t *testing.T) {
 		t.Fatalf("%d targets, %d runs, %v", len(targets), len(runs), err)
 	}
 	for _, x := range targets {
-		x.redis = false // there is none
+		x.redis = false // the test starts no Redis
 		x.addresses, x.servers = []string{address}, []*process{self}
 	}
 	var out strings.Builder

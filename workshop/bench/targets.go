@@ -19,7 +19,7 @@ type target struct {
 	binary string
 	args   []string
 	rules  bool // needs the rule directory
-	redis  bool // counts in a Redis of its own
+	redis  bool // counts in a Redis that no other target uses
 	lease  bool // its limits are leased
 	holds  bool // has a rule with reservations too
 	other  bool // not ratelimitd, but a program that reads the same rules and settings
@@ -31,14 +31,14 @@ type target struct {
 	stores  []store // none without Redis
 	rounds  []measurement
 
-	paced []measurement // in an open loop
+	paced []measurement // rounds of the open loop
 }
 
 // setup is how a target differs from one replica with one rule, one Redis and no encryption.
 type setup struct {
 	values    int // this many values have a rule each; 0: one rule for all values
-	processes int // of the server, on one Redis; 0: one
-	nodes     int // of a Redis cluster; 0: a single Redis
+	processes int // replicas on one Redis; 0: one
+	nodes     int // nodes of a Redis cluster; 0: a single Redis
 	mtls      bool
 }
 

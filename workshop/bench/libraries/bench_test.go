@@ -19,7 +19,7 @@ import (
 
 const (
 	day         = 24 * time.Hour
-	connections = 20 // to Redis, of each library
+	connections = 20 // connections to Redis for each library
 )
 
 // plenty is a limit that no benchmark reaches. With many keys it is so small that a bucket is not full again when its
@@ -116,7 +116,7 @@ func spread(goroutines int, f func(g int)) {
 
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what has a finalizer takes two
+	runtime.GC() // objects with a finalizer are freed by the second one
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
@@ -166,7 +166,7 @@ func storm(allow decide) (admitted, failed int64) {
 	}
 }
 
-// Each library is used in a way that limits, and ratelimitd admits what it may, no more.
+// Every library limits in the way that we use it: 90% to 200% of the limit passes. ratelimitd never exceeds its limit.
 func TestStorm(t *testing.T) {
 	for where, libraries := range map[string][]library{"": inMemory, redistest.Start(t).Addr: inRedis} {
 		for _, l := range libraries {

@@ -1,6 +1,6 @@
-// Package libraries compares package ratelimit with other libraries that limit rates in a Go program: what a decision
-// costs, and whether they admit too much when many goroutines ask at once. docs/contributing/libraries.md has the
-// figures.
+// Package libraries compares package ratelimit with other libraries that limit rates in a Go program: the cost of a
+// decision, and whether too many requests pass when many goroutines ask at the same time.
+// docs/contributing/libraries.md has the figures.
 package libraries
 
 import (
@@ -29,15 +29,15 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
 )
 
-// setup is what each key may use, and where that is counted.
+// setup is the limit of each key, and the place where its requests are counted.
 type setup struct {
 	requests int
 	per      time.Duration // an hour or a day
 	redis    string        // address; empty: in memory
-	places   int           // of stores with a bound: the most keys. 0: 2,000,000, the default of ratelimitd
+	places   int           // bound on keys, in stores that have one. 0: 2,000,000, the default of ratelimitd
 }
 
-// background is the context of every call: those of a benchmark end before what it cleans up.
+// background is the context of every call. A benchmark's own context is cancelled before its cleanup runs.
 var background = context.Background()
 
 // decide asks whether one more request of a key may pass.

@@ -15,11 +15,11 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
-// wait returns when the caller may do one thing.
+// wait returns when one more event may happen.
 type wait = func() error
 
-// waiters are the libraries whose callers can wait; none passes two at once. decisions is how often a limiter was
-// asked.
+// waiters are the libraries that can make a goroutine wait for its turn. Here none of them passes two events at the same
+// time. decisions counts how often a limiter was asked.
 var waiters = []struct {
 	name string
 	open func(b *testing.B, aSecond int, decisions *atomic.Int64) wait
@@ -90,7 +90,7 @@ func BenchmarkWaitOfWorkers(b *testing.B) {
 	}
 }
 
-// 50 callers come one after another, while 10 a second may pass.
+// 50 goroutines join the line one after another, while 10 a second may pass.
 func BenchmarkWaitInLine(b *testing.B) {
 	const callers, aSecond = 50, 10
 	for _, l := range waiters {
