@@ -41,7 +41,7 @@ type acceptedOptions struct {
 func (o *acceptedOptions) log(to *slog.Logger) {
 	fields := reflect.ValueOf(o).Elem()
 	var reasons []string
-	named := make(map[string][]string) // by reason
+	named := make(map[string][]string) // the variables that are set, by reason
 	for field, v := range fields.Fields() {
 		if v.IsNil() {
 			continue

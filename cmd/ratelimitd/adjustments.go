@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// adjustments are settings of envoyproxy/ratelimit with a value outside what this service accepts, and the value used
+// adjustments holds the settings of envoyproxy/ratelimit whose value this service does not accept, with the value used
 // instead.
 type adjustments struct{ all []adjustment }
 

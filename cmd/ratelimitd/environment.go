@@ -17,7 +17,7 @@ import (
 // one looks like a variable of another program.
 const ownPrefix = "RATELIMITD_"
 
-// serviceLink matches variables that Kubernetes adds to every pod for a Service whose name begins with ratelimitd.
+// serviceLink matches variables that Kubernetes adds to every pod for a Service whose name starts with ratelimitd.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // checkEnvironment rejects variables with ratelimitd's prefix that belong to no flag.
@@ -36,8 +36,8 @@ func checkEnvironment(model *kong.Application, environ []string) error {
 	return nil
 }
 
-// families are the beginnings of variables that are ours or envoyproxy/ratelimit's, and of no other program that runs
-// where it does.
+// families lists the prefixes of variables that only ratelimitd or envoyproxy/ratelimit use, and no other program on
+// the same machine.
 var families = []string{
 	"REDIS_", "GRPC_SERVER_", "GRPC_CLIENT_TLS_", "GRPC_MAX_CONNECTION_", "CONFIG_GRPC_", "XDS_CLIENT_", "LIMIT_",
 	"LOCAL_CACHE_", "NEAR_LIMIT_", "MEMCACHE_", "RUNTIME_",
@@ -103,8 +103,8 @@ func variables(model *kong.Application) []string {
 	return slices.Compact(names)
 }
 
-// forgetEmpty unsets variables that are empty where an empty text is no value: a manifest that leaves one empty means
-// the default.
+// forgetEmpty unsets empty variables whose flag does not accept an empty text. A manifest that leaves such a variable
+// empty asks for the default.
 func forgetEmpty(model *kong.Application) error {
 	return kong.Visit(model, func(n kong.Visitable, next kong.Next) error {
 		f, ok := n.(*kong.Flag)

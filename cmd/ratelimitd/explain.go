@@ -19,7 +19,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// explainCommand is the subcommand that shows what rules do with a request.
+// explainCommand is the subcommand that shows how rules apply to a request.
 type explainCommand struct {
 	Ask    askOptions `embed:""`
 	At     string     `placeholder:"TIME" help:"Time of the request, such as 2026-03-10T12:00:00Z, or a date. Unset: now."`
@@ -154,8 +154,8 @@ func (o *explainCommand) write(s streams, report *explain.Report) error {
 	return nil
 }
 
-// askServer explains the active rules at a server, and shows the counters' state if the server allows this caller to
-// see it.
+// askServer explains the active rules of a server. It shows the counters' state if the server allows this user to see
+// it.
 func (o *explainCommand) askServer(ctx context.Context, s streams, entries [][]descriptor.Entry,
 	limit *limiter.RequestLimit) error {
 	client, err := o.Token.admin(&o.Connect, o.Server, s.err)

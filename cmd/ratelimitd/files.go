@@ -16,7 +16,8 @@ type newFile struct {
 	target string // empty: written in place, as a pipe or a terminal is
 }
 
-// createFile begins a file. It fails at once if the file cannot be written, not after the work of a long command.
+// createFile creates a file that takes its name only on commit. It fails immediately if the file cannot be written, not
+// after the work of a long command.
 func createFile(name string) (*newFile, error) {
 	if name == "-" {
 		return nil, errors.New("- is no file: name one, or use -o")
@@ -65,7 +66,7 @@ func (f *newFile) commit() error {
 	return err
 }
 
-// discard removes what was written. After commit it does nothing.
+// discard removes the unfinished file. After commit it does nothing.
 func (f *newFile) discard() {
 	if f == nil || f.File == nil || f.Close() != nil || f.target == "" {
 		return
@@ -74,7 +75,8 @@ func (f *newFile) discard() {
 	unfinished.drop(f.Name())
 }
 
-// unfinished are the files that have been begun. They are removed if the process ends before their command does.
+// unfinished holds the files that are still being written. They are removed if the process ends before their command
+// does.
 var unfinished fileNames
 
 type fileNames struct {

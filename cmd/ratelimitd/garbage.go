@@ -17,18 +17,18 @@ const (
 	// world for a moment.
 	minChange = 10
 
-	// besidesHeap is about what Go needs for stacks and for itself, in bytes.
+	// besidesHeap is roughly the memory that Go needs for stacks and its runtime, in bytes.
 	besidesHeap = 16 << 20
 
 	finalized = 16 // bytes of the object whose finalizer runs after each collection
 )
 
-// collection sets the targets of the garbage collector, so that clients and the garbage that they make take a bounded
-// amount of memory. Without clients, garbage stays near garbageBytes. What clients make the process keep, and garbage,
-// may together take 7/4 of the budget for clients: the more is kept, the less garbage there may be.
+// collection sets the targets of the garbage collector, so that clients and the garbage that they cause take a bounded
+// amount of memory. Without clients, garbage stays near garbageBytes. The memory held for clients and the garbage
+// together may take 7/4 of the budget for clients: the more memory is held, the less garbage is allowed.
 type collection struct {
-	held func() int64 // bytes that are kept for clients
-	most int64        // bytes that may be kept for clients
+	held func() int64 // bytes held for clients
+	most int64        // largest number of bytes that may be held for clients
 	top  int64        // the memory limit of the process
 
 	percent int   // active GOGC

@@ -65,8 +65,8 @@ func (h *healthcheckCommand) Run(ctx context.Context, s streams) error {
 	return err
 }
 
-// loopback lists the addresses at which this machine reaches a listener: its own, or loopback if it listens on all
-// addresses. On a machine without IPv6 a listener on :: is one for IPv4, and there is no ::1.
+// loopback lists the addresses at which this machine reaches a listener: the listener's address, or loopback if it
+// listens on all addresses. A machine without IPv6 has no ::1, and a listener on :: listens on IPv4.
 func loopback(host string) []string {
 	ip := net.ParseIP(host)
 	switch {

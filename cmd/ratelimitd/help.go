@@ -9,18 +9,18 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// about is what the help says about a command besides its flags.
+// about is the help text of a command, except for its flags.
 type about struct {
-	note     string   // one paragraph; empty: the flags say all there is to know
+	note     string   // one paragraph; empty if the flags explain everything
 	common   []string // the flags that its help shows, if it has too many to show all
 	examples []example
 	exits    []exitCode // without the code for an interruption, which all commands but serve share
 }
 
-// example is a command line, and what it is good for.
+// example is a command line and its purpose.
 type example struct{ what, line string }
 
-// exitCode is an exit code of a command, and what it means.
+// exitCode is an exit code of a command and its meaning.
 type exitCode struct {
 	code    int
 	meaning string
@@ -32,7 +32,7 @@ var interrupted = exitCode{130, "Interrupted by Ctrl-C."}
 // brief are the commands that end before anybody could interrupt them.
 var brief = []string{"healthcheck", "schema", "version"}
 
-// describedBy adds what the commands say about themselves to the model.
+// describedBy adds the commands' help texts to the model.
 func describedBy(model *kong.Application, commands map[string]runner) {
 	model.HelpFlag.Help = "Show this help."
 	for _, n := range model.Children {
@@ -151,7 +151,7 @@ func visible(model *kong.Application) []*kong.Node {
 	return slices.DeleteFunc(slices.Clone(model.Children), func(n *kong.Node) bool { return n.Hidden })
 }
 
-// wrapped breaks a text into lines of at most width bytes. A longer word gets a line of its own.
+// wrapped breaks a text into lines of at most width bytes. A longer word gets a separate line.
 func wrapped(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -165,7 +165,7 @@ func wrapped(text string, width int) []string {
 	return append(lines, line)
 }
 
-// seeHelp names the help that lists what a command line could have been.
+// seeHelp names the help that lists the possible command lines.
 func seeHelp(model *kong.Application, args []string) string {
 	command := "serve"
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {

@@ -157,7 +157,7 @@ func logsJSON(args []string) bool {
 	return strings.EqualFold(format, "json")
 }
 
-// newParser reads command lines, after a look at the environment: what is misspelt there ends it.
+// newParser returns the parser of command lines. It checks the environment first: a misspelt variable is an error.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := c.parser(options...)
 	if err != nil {

@@ -51,7 +51,7 @@ func (o *ruleOptions) dir() (folder, because string) {
 // overXDS reports whether the rules come from an xDS server instead of a directory.
 func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 
-// listenOptions are the settings of listeners and of what callers may take.
+// listenOptions are the settings of listeners and the limits on clients' use of them.
 type listenOptions struct {
 	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address of the gRPC port."`
 	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"gRPC port; 0: a free one."`
@@ -71,7 +71,7 @@ type listenOptions struct {
 	StopTimeout           time.Duration `env:"RATELIMITD_STOP_TIMEOUT" range:"1ms.." default:"10s" help:"How long calls in flight may take to finish when stopping."`
 }
 
-// callers are the options of the server for callers that depend only on these settings.
+// callers returns the server options for clients that depend only on these settings.
 func (o *listenOptions) callers() server.Options {
 	return server.Options{
 		Listen:     server.Listen{GRPC: address(o.GRPCHost, o.GRPCPort), HTTP: address(o.Host, o.Port), Socket: o.Socket},
@@ -86,7 +86,7 @@ func (o *listenOptions) callers() server.Options {
 	}
 }
 
-// operators are the options of the server for operators that depend only on these settings.
+// operators returns the server options for operators that depend only on these settings.
 func (o *listenOptions) operators() operator.Options {
 	return operator.Options{
 		Addr: address(o.DebugHost, o.DebugPort),
@@ -96,7 +96,7 @@ func (o *listenOptions) operators() operator.Options {
 // leaving is how long the rest of a stop may take after the stop timeout.
 const leaving = time.Second
 
-// overdue is closed when a stop that began with the end of ctx takes too long.
+// overdue returns a channel that is closed when a stop takes too long. The stop starts with the end of ctx.
 func (o *listenOptions) overdue(ctx context.Context) <-chan struct{} {
 	passed := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(o.DrainDelay+o.StopTimeout+leaving, func() { close(passed) }) })
@@ -162,7 +162,7 @@ func (o *answerOptions) settings() limiter.Settings {
 	return s
 }
 
-// tree is what rules are compiled for.
+// tree returns the options for compiling rules.
 func (o *answerOptions) tree() descriptor.Options {
 	return descriptor.Options{CalendarMonths: o.CalendarMonths}
 }

@@ -69,7 +69,7 @@ func (*overrideCommand) about() about {
 	}
 }
 
-// Run does what the action says.
+// Run executes the action.
 func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 	if flags := o.unused(); len(flags) > 0 {
 		return misuse(fmt.Errorf("%s takes no %s", o.Action, strings.Join(flags, ", ")))
@@ -112,8 +112,8 @@ func (o *overrideCommand) Run(ctx context.Context, s streams) error {
 	}
 }
 
-// unused returns the flags that are given and that the action would ignore. What set and rm take is checked with the
-// override.
+// unused returns the flags that are given but that the action would ignore. The flags of set and rm are checked with
+// the override.
 func (o *overrideCommand) unused() (flags []string) {
 	if o.Action == "set" || o.Action == "rm" {
 		return nil
@@ -297,7 +297,7 @@ func (o *overrideCommand) history(ctx context.Context, s streams, client *servic
 func (o *overrideCommand) export(ctx context.Context, s streams, client *serviceclient.Client,
 	r *adminv1.OverrideServiceListRequest) error {
 	var (
-		all     []override.Override // until they are known to be too many
+		all     []override.Override // discarded once the export is too large for YAML
 		size    int
 		inLines = o.Output.JSON || o.Output.Output == "json"
 		text    []byte

@@ -22,8 +22,8 @@ import (
 type overridesFile struct {
 	name  string
 	whole []override.Placed // the overrides of a file with up to override.MaxFileSize
-	large *os.File          // a file of lines that is larger than that; nil: the file is not
-	from  int64             // the offset at which large begins
+	large *os.File          // a file of lines larger than override.MaxFileSize; nil for a smaller file
+	from  int64             // offset in large of the first override
 }
 
 // openOverridesFile reads a file up to override.MaxFileSize. It is YAML, or has one override on each line. A larger
@@ -153,8 +153,8 @@ type importing struct {
 	total, done int // overrides
 
 	batch   []*adminv1.OverrideWrite
-	size    int                       // of batch, in bytes of a request
-	changes []*adminv1.OverrideChange // all of them, unless the output is text
+	size    int                       // size of batch in a request, in bytes
+	changes []*adminv1.OverrideChange // all changes, unless the output is text
 }
 
 func (i *importing) add(ctx context.Context, one *override.Override) error {

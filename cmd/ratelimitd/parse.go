@@ -30,9 +30,8 @@ func (c *cli) commands() map[string]runner {
 // parse reads a command line into the parser's struct and returns the name of the subcommand. For --help it prints the
 // help and returns no name.
 //
-// It does what kong's own Parse and Validate do, without the parts that we do not use. Parse and Validate look for
-// hooks by the names of methods. Because of that the linker would keep every method of every type in the binary:
-// another 9 MB.
+// It covers the parts of kong's Parse and Validate that we use. Parse and Validate look for hooks by the names of
+// methods. Because of that the linker would keep every method of every type in the binary: another 9 MB.
 func parse(parser *kong.Kong, args []string) (name string, err error) {
 	line, err := kong.Trace(parser, args)
 	if err == nil {

@@ -12,8 +12,8 @@ import (
 // arguments of another container.
 func isReference(name string) bool { return path.Base(name) == "ratelimit" }
 
-// arguments are the words after the program's name. envoyproxy/ratelimit's name is kept: it changes what the words
-// mean.
+// arguments returns the words after the program's name. envoyproxy/ratelimit's name stays in front, because the words
+// mean something else after it.
 func arguments(line []string) []string {
 	if isReference(line[0]) {
 		return line

@@ -14,7 +14,7 @@ type reservationOptions struct {
 
 const leastReservationKey = 16 // bytes
 
-// reservations sets what signs the ids of reservations.
+// reservations sets the key that signs the IDs of reservations.
 func (s *starting) reservations(_ context.Context, opts *service.Options) error {
 	if opts.ReservationKey = s.options.Reservations.Key; opts.ReservationKey != "" &&
 		len(opts.ReservationKey) < leastReservationKey {

@@ -56,7 +56,7 @@ type serveCommand struct {
 
 	Adjusted adjustments `kong:"-"`
 	Ignored  []string    `kong:"-"` // arguments that were meant for envoyproxy/ratelimit
-	Unknown  []string    `kong:"-"` // variables that look like settings, and what they may mean
+	Unknown  []string    `kong:"-"` // variables that look like settings, with the settings that they may mean
 	Stdout   io.Writer   `kong:"-"`
 }
 
@@ -132,7 +132,7 @@ func (o *serveCommand) announce(log *slog.Logger) {
 	}
 }
 
-// liveHeap shows the live heap too, go_gc_heap_live_bytes: what clients make the process keep is a part of it.
+// liveHeap adds go_gc_heap_live_bytes to the metrics. The live heap includes the memory held for clients.
 var liveHeap = collectors.WithGoCollectorRuntimeMetrics(collectors.GoRuntimeMetricsRule{Matcher: regexp.MustCompile(`^/gc/heap/live:bytes$`)})
 
 // starting is a service whose options are being made from settings.
@@ -177,7 +177,7 @@ func (o *serveCommand) warn(log *slog.Logger) {
 	}
 }
 
-// answers sets what decisions and answers depend on, and the ports.
+// answers sets the options of decisions and answers, and the ports.
 func (s *starting) answers(_ context.Context, opts *service.Options) error {
 	o := s.options
 	opts.Limiter = limiter.Options{NoDots: o.Stats.NoDots}
@@ -295,7 +295,7 @@ func (s *starting) rules(_ context.Context, opts *service.Options) (err error) {
 func tuneMemory(log *slog.Logger, budget *intake.Budget) {
 	if os.Getenv("GOGC") == "" {
 		defer func() {
-			top := debug.SetMemoryLimit(-1) // by GOMEMLIMIT, or below
+			top := debug.SetMemoryLimit(-1) // memory limit from GOMEMLIMIT, or set below
 			(&collection{held: budget.Held, most: budget.Total(), top: top}).tune()
 		}()
 	}

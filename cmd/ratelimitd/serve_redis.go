@@ -90,7 +90,7 @@ func (s *starting) redis(settings string, o *redisOptions) *assembly.Redis {
 	}
 }
 
-// startupOptions say what the service does until Redis has answered.
+// startupOptions define how the service behaves until Redis has answered.
 type startupOptions struct {
 	Serve      bool          `name:"redis-startup-serve" env:"RATELIMITD_REDIS_STARTUP_SERVE" help:"Health is green before Redis has answered once."`
 	Initial    time.Duration `name:"redis-startup-initial-interval" env:"REDIS_STARTUP_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"1s" help:"Wait before the second ping until Redis answers; each later wait is 1.5 times as long."`

@@ -28,8 +28,8 @@ type regionOptions struct {
 
 // regionList is a list of regions that was read and checked.
 type regionList struct {
-	names     []string          // all, in the order of the setting
-	addresses map[string]string // of the others
+	names     []string          // all regions, in the order of the setting
+	addresses map[string]string // addresses of the other regions
 }
 
 // list reads and checks the settings. It returns nil if none of them is set. Its errors name the setting to change.

@@ -12,7 +12,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
-// sharesCommand is the subcommand that lists who holds what of the limits of quota buckets.
+// sharesCommand is the subcommand that lists the holders of shares of the limits of quota buckets.
 type sharesCommand struct {
 	Domain string        `short:"d" required:"" help:"Domain of the buckets."`
 	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that the ID of a bucket must have: key=value,key2=value2. Unset: all buckets."`

@@ -16,7 +16,7 @@ type signalled struct{ os.Signal }
 // Error implements error.
 func (s signalled) Error() string { return s.String() + " signal received" }
 
-// ExitCode is what a shell reports for a process that the signal ended.
+// ExitCode returns the code that a shell reports for a process that the signal ended.
 func (s signalled) ExitCode() int {
 	if n, ok := s.Signal.(syscall.Signal); ok {
 		return 128 + int(n)
@@ -24,7 +24,7 @@ func (s signalled) ExitCode() int {
 	return 1
 }
 
-// untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process at once. Another
+// untilSignal returns a context that ends with the first signal. A second Ctrl-C ends the process immediately. Another
 // SIGTERM or SIGHUP changes nothing: a service manager may send several, and calls in flight still get their answers.
 func untilSignal(signals ...os.Signal) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())

@@ -80,7 +80,7 @@ func (o *simulateCommand) Run(ctx context.Context, s streams) error {
 		return misuse(err)
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400) // most of what lives is counters, which are not garbage
+		debug.SetGCPercent(400) // most live memory is counters, which are not garbage
 	}
 	verdicts, err := o.beginVerdicts(options) // before a long run, not after it
 	if err != nil {
@@ -138,8 +138,8 @@ func logsOf(names []string) (all [][2]string) {
 	return all
 }
 
-// maxErrors returns how many lines may be bad, and what share of them in percent. No bound is -1 for lines and 0 for
-// the share.
+// maxErrors returns the largest number of bad lines, and their largest share in percent. Without a bound the number is
+// -1 and the share is 0.
 func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
 	if text, is := strings.CutSuffix(o.MaxErrors, "%"); is {
 		share, err := strconv.ParseFloat(text, 64)

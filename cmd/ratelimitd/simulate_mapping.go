@@ -42,7 +42,7 @@ func (o *mappingOptions) mapping(rules *descriptor.Tree) (*accesslog.Mapping, er
 	return m, unusable("the log's description", errs)
 }
 
-// used reports whether flags describe the log. They must not describe what a file describes.
+// used reports whether flags describe the log. It is an error if --mapping describes it too.
 func (o *mappingOptions) used() (bool, error) {
 	given := ""
 	for _, f := range []struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
 
-// prometheusAddr is the address of the separate listener for Prometheus; empty: there is none.
+// prometheusAddr returns the address of the separate listener for Prometheus, or "" if that is off.
 func (o *statisticsOptions) prometheusAddr() string {
 	if !o.Prometheus || o.Disabled {
 		return ""
@@ -27,7 +27,7 @@ func (o *statisticsOptions) prometheusAddr() string {
 
 const maxMapping = 16 << 20 // bytes
 
-// mapping is the operator's mapping; empty: there is none.
+// mapping returns the operator's mapping, or "" for the built-in one.
 func (o *statisticsOptions) mapping(log *slog.Logger) string {
 	if o.PrometheusMapper == "" {
 		return ""
@@ -100,8 +100,8 @@ func (o *statisticsOptions) mogrifiers() ([]statsd.Mogrifier, error) {
 	return all, nil
 }
 
-// statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times; nil: there
-// is none.
+// statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times, or nil if
+// neither is on.
 func (s *starting) statistics(source statsd.Source) (prometheus.Observer, error) {
 	shown, err := s.showStatistics(source)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *starting) statistics(source statsd.Source) (prometheus.Observer, error)
 	return both(shown, sent), err
 }
 
-// showStatistics adds the statistics to the metrics. It returns the observer of response times; nil: there is none.
+// showStatistics adds the statistics to the metrics. It returns the observer of response times, or nil if they are off.
 func (s *starting) showStatistics(source statsd.Source) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	if o.Disabled {
@@ -136,8 +136,7 @@ func (s *starting) showStatistics(source statsd.Source) (prometheus.Observer, er
 	return collector.ResponseTime(), nil
 }
 
-// sendStatistics sends the statistics to StatsD, if that is on. It returns the observer of response times; nil: there
-// is none.
+// sendStatistics sends the statistics to StatsD. It returns the observer of response times, or nil if StatsD is off.
 func (s *starting) sendStatistics(source statsd.Source) (prometheus.Observer, error) {
 	o := &s.options.Stats
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
-// usageCommand is the subcommand that lists the counters of one caller.
+// usageCommand is the subcommand that lists the counters of one customer.
 type usageCommand struct {
 	Domain string        `short:"d" required:"" help:"Domain of the rules."`
 	Where  string        `short:"w" placeholder:"KEY=VALUE" help:"Entries that a descriptor must have: key=value,key2=value2."`

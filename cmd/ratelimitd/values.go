@@ -274,7 +274,7 @@ func isNaN(v reflect.Value) bool {
 	return v.CanFloat() && math.IsNaN(v.Float())
 }
 
-// describe is the help of a flag: what it does, its default unless kong shows it already, and its variables.
+// describe returns the help of a flag: its effect, its default unless kong shows it already, and its variables.
 func describe(v *kong.Value) string {
 	var notes []string
 	if v.HasDefault && v.Default != "" && (v.IsBool() || v.Tag.PlaceHolder != "") {

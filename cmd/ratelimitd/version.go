@@ -24,7 +24,7 @@ func (*versionCommand) about() about {
 	}
 }
 
-// Run prints what is known about the build.
+// Run prints the version and the build information.
 func (o *versionCommand) Run(_ context.Context, s streams) error {
 	b := thisBuild()
 	return o.Output.write(s.out, b.writeText, b.writeJSON)
@@ -37,12 +37,13 @@ var release, commit, date string
 type build struct {
 	Version  string `json:"version"`  // v1.2.3; without a release Go's pseudo-version of the commit, or (devel)
 	Commit   string `json:"commit"`   // ends with -dirty if files were changed after the commit
-	Date     string `json:"date"`     // of the release, else of the commit, as RFC 3339
+	Date     string `json:"date"`     // date of the release, else of the commit, as RFC 3339
 	Go       string `json:"go"`       // go1.26.0
 	Platform string `json:"platform"` // linux/amd64
 }
 
-// thisBuild describes the build of this program: what the linker set, otherwise what Go recorded.
+// thisBuild describes the build of this program. Values that the linker set take precedence over those that Go
+// recorded.
 func thisBuild() build {
 	b := build{Version: release, Commit: commit, Date: date, Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH}

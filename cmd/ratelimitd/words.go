@@ -11,7 +11,7 @@ import (
 )
 
 // normalize turns `help [COMMAND]`, `help settings`, --version, and flags of ratelimit_config_check with one dash into
-// what kong understands.
+// words that kong understands.
 func normalize(args []string) []string {
 	if len(args) > 0 {
 		switch args[0] {
@@ -30,8 +30,8 @@ func normalize(args []string) []string {
 	return longFlags(args)
 }
 
-// unknownCommand is the error for a first word that is no command. Kong would take it for an argument of the default
-// one.
+// unknownCommand returns an error if the first word is not a command. Kong would take it for an argument of the default
+// command.
 func unknownCommand(model *kong.Application, args []string) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		return nil
@@ -71,7 +71,7 @@ func unknownFlag(model *kong.Application, args []string) error {
 	for _, arg := range args {
 		name, isFlag := strings.CutPrefix(arg, "--")
 		if isFlag && name == "" {
-			break // what follows are arguments
+			break // only arguments follow
 		}
 		if name, _, _ = strings.Cut(name, "="); !isFlag || known[name] != nil {
 			continue

@@ -31,7 +31,7 @@ type xdsOptions struct {
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules. Unset: 64 MiB."`
 }
 
-// overXDS makes what receives rules from a server.
+// overXDS returns the client that receives rules from an xDS server.
 func (s *starting) overXDS() (*xds.Client, error) {
 	o := &s.options.XDS
 	opts := xds.Options{

@@ -15,8 +15,8 @@ type Layers struct {
 	// and a cached denial must not hide permits that this process holds. Nil: every take is counted on its own.
 	Leases *lease.Options
 
-	// Regions makes what counts limits with another home there, in front of all that this region counts. Nil: there is one
-	// region.
+	// Regions returns the layer that counts limits with another home in that region. It stands in front of all stores of
+	// this region. Nil with a single region.
 	Regions func(here backend.Store) (Regions, error)
 }
 
@@ -28,9 +28,9 @@ type Regions interface {
 
 // Chain is a store with its layers. Before Put it has none, and its methods do nothing.
 type Chain struct {
-	backend.Store                  // the first one: what decisions ask
-	Denials       *overlimit.Cache // nil: there is none
-	Leases        *lease.Leases    // nil: there are none
+	backend.Store                  // first store, the one that decisions ask
+	Denials       *overlimit.Cache // nil without a denial cache
+	Leases        *lease.Leases    // nil without leases
 	regions       Regions
 }
 

@@ -22,13 +22,13 @@ type Options struct {
 	Redis     *Redis // the Redis for counters; nil: counters are in memory
 	PerSecond *Redis // a second Redis, for limits per second; nil: Redis counts them too
 
-	KeyPrefix  string        // of all keys in Redis
+	KeyPrefix  string        // prefix of all keys in Redis
 	LyftKeys   bool          // use the keys of envoyproxy/ratelimit in Redis
 	LyftJitter time.Duration // the longest random time that they outlive their windows
 
-	DenialBytes int // size of the denial cache; 0: there is none
+	DenialBytes int // size of the denial cache; 0 disables it
 
-	Regions func(here backend.Store) (Regions, error) // as in Layers
+	Regions func(here backend.Store) (Regions, error) // see Layers
 
 	Metrics metric.Registry // nil: no metrics
 	Logger  *slog.Logger    // default slog.Default()
@@ -37,12 +37,14 @@ type Options struct {
 // Counters are the counters of a process, as its limiter needs them.
 type Counters struct {
 	Chain
-	// for on_error: local; nil: counters are in memory, and a second store would not help when that is full
+	// Local counts for on_error: local. It is nil if counters are in memory: a second store would not help when that is
+	// full.
 	Local  backend.Store
-	Keys   descriptor.KeyBuilder   // of the counters
-	Redis  []*Connected            // the Redis with the counters
-	Caches []Cache                 // what this process keeps in memory
-	Shared goredis.UniversalClient // reaches Options.Redis for what no decision waits for; nil: counters are in memory
+	Keys   descriptor.KeyBuilder // builds the keys of counters
+	Redis  []*Connected          // the Redis with the counters
+	Caches []Cache               // caches of this process
+	// Shared reaches Options.Redis for background work that no decision waits for. It is nil if counters are in memory.
+	Shared goredis.UniversalClient
 
 	replicas replicas
 	prefix   string
@@ -55,8 +57,7 @@ type Cache struct {
 	Len  func() int
 }
 
-// Open makes the counters. What they do in the background, and their connections, become tasks. Nothing is connected
-// yet.
+// Open opens the counters. Their background work and their connections become tasks. Nothing is connected yet.
 func Open(tasks *Tasks, o Options) (*Counters, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

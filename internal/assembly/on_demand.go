@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend"
 )
 
-// onDemand is a store whose work in the background begins with the first take. Most processes never count locally.
+// onDemand is a store whose background work starts with the first take. Most processes never count locally.
 type onDemand struct {
 	backend.Store
 	begin func()

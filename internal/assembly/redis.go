@@ -47,7 +47,8 @@ func (r *Redis) Dial(tasks *Tasks, o redisconn.Options) (goredis.UniversalClient
 	return client, nil
 }
 
-// backgroundPool is the number of connections for what no decision waits for: one reads invalidations all the time.
+// backgroundPool is the number of connections for work that no decision waits for. One of them reads invalidations all
+// the time.
 const backgroundPool = 2
 
 // shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages

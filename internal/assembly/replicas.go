@@ -30,8 +30,9 @@ func (r *replicas) register(o *Options) {
 	})
 }
 
-// Join makes this process one of those that share its Redis. They count each other, because leases and on_error: local
-// divide limits among them. Changed is called with another number. What Join adds to the options: how to reach Redis.
+// Join makes this process one of the replicas that share its Redis. Replicas count each other, because leases and
+// on_error: local divide limits among them. Changed is called when the number changes. Join sets the options for
+// reaching Redis.
 func (c *Counters) Join(tasks *Tasks, o fleet.Options) *fleet.Fleet {
 	changed := o.Changed
 	o.Client, o.Names, o.Prefix, o.Log = c.Shared, c.prefix+redis.ReplicasKey, c.prefix, c.log

@@ -1,6 +1,7 @@
-// Package parts is what package ratelimit needs of package assembly: work in the background, and places for what a
-// program may choose. A Store, Rules and a Source of overrides are functions that packages ratelimit/redisstore and
-// ratelimit/rulefiles give, so that a program links what it chooses, and no Redis or watcher of files else.
+// Package parts has the parts of package assembly that package ratelimit needs: background work, and types for the
+// choices of a program. A Store, Rules and a Source of overrides are functions that packages ratelimit/redisstore and
+// ratelimit/rulefiles provide. So a program links only the packages that it chooses, without Redis or a watcher of
+// files if it uses neither.
 //
 // Tasks collects the work that runs until the process stops, and closes connections and files then. Follow makes a
 // limiter follow overrides.

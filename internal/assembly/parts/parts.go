@@ -12,7 +12,7 @@ import (
 
 // Store is where counters live.
 type Store struct {
-	// Open makes the counters. What they do in the background, and their connections, become tasks.
+	// Open opens the counters. Their background work and their connections become tasks.
 	Open func(tasks *Tasks, o StoreOptions) (*Counters, error)
 }
 
@@ -24,11 +24,11 @@ type StoreOptions struct {
 
 // Counters are the counters of a limiter.
 type Counters struct {
-	Store, Local backend.Store // as in limiter.Options
+	Store, Local backend.Store // see limiter.Options
 	Keys         descriptor.KeyBuilder
 
-	Joined    func(*limiter.Limiter) // called with the limiter that uses them; nil: nothing needs it
-	Overrides override.Source        // where the counters are; nil: none
+	Joined    func(*limiter.Limiter) // called with the limiter that uses the counters; may be nil
+	Overrides override.Source        // source of overrides next to the counters, or nil
 }
 
 // Rules are rule files that may change.

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Tasks are what a process does in the background, and what it closes when it stops. The zero value has none. Its
-// methods are not for concurrent use.
+// Tasks is the background work of a process, with the connections and files to close when it stops. The zero value is
+// empty. The methods are not safe for concurrent use.
 type Tasks struct {
-	// Guard is put around all work that is added later. A process that must survive a panic of the work recovers it there.
-	// Nil: nothing is.
+	// Guard wraps all work that is added later. A process that must survive a panic of the work recovers it there. Nil
+	// adds no wrapper.
 	Guard func(Work) Work
 
 	work    []Work
 	closers []func() error
-	begin   func(Work) // begins work; nil: the tasks have not started
+	begin   func(Work) // starts work; nil until Start
 }
 
 // Work is done in the background. It ends soon after its context.
@@ -32,11 +32,11 @@ func (t *Tasks) Add(work Work) {
 	t.work = append(t.work, work)
 }
 
-// Closing adds what Close calls.
+// Closing adds a function that Close calls.
 func (t *Tasks) Closing(f func() error) { t.closers = append(t.closers, f) }
 
-// OnDemand adds work that begins with the first call of the function that it returns, if the tasks run then. Any
-// goroutine may call that.
+// OnDemand adds work that starts with the first call of the function that it returns, if the tasks run by then. Any
+// goroutine may call that function.
 func (t *Tasks) OnDemand(work Work) (begin func()) {
 	if t.Guard != nil {
 		work = t.Guard(work)
@@ -48,19 +48,19 @@ func (t *Tasks) OnDemand(work Work) (begin func()) {
 	})
 }
 
-// Start begins all work in a group.
+// Start starts all work in a group.
 func (t *Tasks) Start(ctx context.Context, g *errgroup.Group) {
 	t.begin = func(work Work) {
 		if ctx.Err() == nil {
 			g.Go(func() error { return work(ctx) })
 		}
 	}
-	for _, work := range t.work { // also if ctx has ended: some work is what it does then
+	for _, work := range t.work { // also if ctx has ended, because some work only runs then
 		g.Go(func() error { return work(ctx) })
 	}
 }
 
-// Close frees what the tasks use, the newest first. Call it after all work has ended; a second call does nothing.
+// Close calls the functions of Closing, the newest first. Call it after all work has ended; a second call does nothing.
 func (t *Tasks) Close() error {
 	var failed []error
 	for _, f := range slices.Backward(t.closers) {
@@ -70,20 +70,20 @@ func (t *Tasks) Close() error {
 	return errors.Join(failed...)
 }
 
-// Background is tasks that run from Begin to End. The zero value has none.
+// Background runs tasks from Begin to End. The zero value has none.
 type Background struct {
 	Tasks
-	stop  context.CancelFunc // nil: they have not begun
+	stop  context.CancelFunc // nil until Begin
 	group errgroup.Group
 }
 
-// Begin begins all work. It has the values of ctx, and does not end with it.
+// Begin starts all work. The work sees the values of ctx, but does not end with it.
 func (b *Background) Begin(ctx context.Context) {
 	ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	b.Start(ctx, &b.group)
 }
 
-// End ends all work, waits for it and frees what the tasks use.
+// End ends all work, waits for it and then closes the tasks.
 func (b *Background) End() error {
 	if b.stop != nil {
 		b.stop()

@@ -21,7 +21,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server/regionrpc"
 )
 
-// Options are the parts of a Service. New adds to the options of other packages what these get from each other: the
+// Options are the parts of a Service. New completes the options of other packages with the parts that they share: the
 // limiter, the counters, the registry, the log.
 type Options struct {
 	Tasks    *assembly.Tasks // the work of the parts below; Run does it, and New closes it if it fails
@@ -33,7 +33,7 @@ type Options struct {
 
 	Counters  assembly.Options
 	Redis     RedisHealth
-	Regions   *Regions // nil: there is one region
+	Regions   *Regions // nil with a single region
 	Rules     Rules
 	Overrides Overrides
 
@@ -42,7 +42,7 @@ type Options struct {
 
 	ReservationKey string // signs reservation IDs; empty: a random one, shared in Redis
 
-	// Statistics shows and sends envoyproxy/ratelimit's statistics. It returns what observes response times.
+	// Statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times.
 	Statistics func(statsd.Source) (prometheus.Observer, error)
 
 	Ports     endpoint.Options
@@ -52,8 +52,8 @@ type Options struct {
 
 // Rules say where rules come from: a directory, or a server over xDS.
 type Rules struct {
-	Folder *config.Folder // nil: Server sends them
-	Dir    string         // of Folder
+	Folder *config.Folder // nil if Server sends the rules
+	Dir    string         // directory of Folder
 	Hint   string         // what to do if its rules cannot be loaded
 
 	Server     *xds.Client
@@ -65,10 +65,10 @@ type Rules struct {
 
 // Overrides say where operators' overrides are. At most one of File and Redis is set.
 type Overrides struct {
-	Name  string         // for operators
-	File  *override.File // nil: not in a file
+	Name  string         // name of the source, for operators
+	File  *override.File // nil unless overrides are in a file
 	Redis *assembly.Redis
-	Copy  string // the file with a copy of the overrides in Redis; empty: none
+	Copy  string // file with a copy of the overrides in Redis; empty for no copy
 }
 
 // Regions say how to reach the other regions, and where these reach this one.
@@ -76,7 +76,7 @@ type Regions struct {
 	Name    string
 	Names   []string      // all regions
 	Addr    string        // the address of the region port
-	Timeout time.Duration // the longest wait for a home, if the caller has no deadline
+	Timeout time.Duration // longest wait for a home, if the call has no deadline
 	Peers   *regionrpc.Peers
 	TLS     *tlsfiles.Files
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// shareKeys is what the keys of replicas' shares in Redis begin with, after CACHE_KEY_PREFIX.
+// shareKeys is the prefix of the keys of replicas' shares in Redis, after CACHE_KEY_PREFIX.
 const shareKeys = "ratelimitd-shares:"
 
-// assignQuotas makes what shares limits among the clients of the rate limit quota service.
+// assignQuotas creates the assigner, which divides limits among the clients of the rate limit quota service.
 func (s *Service) assignQuotas() *assigner.Assigner {
 	o := assigner.Options{Limiter: s.Limiter, Metrics: s.o.Registry, Log: s.o.Log,
 		Room: s.o.Budget.Class("quota", s.o.Budget.Total()/8)}

@@ -34,14 +34,14 @@ const (
 	pingTimeout = time.Second
 )
 
-// noAnswer is what /healthcheck answers while a Redis keeps health red.
+// noAnswer returns the answer of /healthcheck while a Redis keeps health red.
 func noAnswer(c *assembly.Connected) string {
 	return "no answer from the Redis of " + c.Settings + "_URL"
 }
 
 // pingRedis finds out before the service listens whether each Redis answers. Without Serve, health is red until all of
 // them have answered: a rollout should stop if a new replica cannot reach its Redis, because of a wrong address for
-// example. Meanwhile calls are answered by on_error.
+// example. Until then on_error decides the calls.
 func (s *Service) pingRedis(ctx context.Context) {
 	ask := !s.o.Redis.Serve || s.o.Redis.Active
 	answered := make([]bool, len(s.counters.Redis))

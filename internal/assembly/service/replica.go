@@ -14,7 +14,7 @@ import (
 // consolePing bounds how long the console waits for a Redis: it asks once a second.
 const consolePing = 700 * time.Millisecond
 
-// process returns what the console shows of this replica.
+// process returns the function that describes this replica for the console.
 func (s *Service) process() func(context.Context) *operator.Replica {
 	host, _ := os.Hostname() // empty where the system does not know
 	started := time.Now()

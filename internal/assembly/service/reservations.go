@@ -11,7 +11,7 @@ import (
 // reservationKey is the key in Redis, after the prefix of all keys.
 const reservationKey = "{reservations}:key"
 
-// signReservations returns what signs the ids of reservations.
+// signReservations returns the signer of reservation IDs.
 func (s *Service) signReservations() *reservation.Signer {
 	ids, secret := reservation.NewSigner(), s.o.ReservationKey
 	switch {

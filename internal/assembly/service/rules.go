@@ -127,7 +127,7 @@ func (s *Service) reportHealth() {
 	}
 }
 
-// NoRules is what /healthcheck answers while the active rules do not suffice.
+// NoRules is the answer of /healthcheck while the active rules do not suffice.
 const NoRules = "no usable rules are loaded; the log and /rlconfig on the admin port say why"
 
 // healthy reports whether the active rules suffice. Without FORCE_START_WITHOUT_INITIAL_CONFIG rules must have been

@@ -23,9 +23,9 @@ const (
 	longestPause   = 2 * time.Second  // between two answers
 )
 
-// scrapes answers scrapes of the metrics. Answers may be large, because callers make up names. So one answer is made at
-// a time. All scrapes that wait share it, and it is kept compressed until the last of them has read it. Then comes a
-// pause, four times as long as making the answer took. Each peer reads one answer at a time, so that no peer takes
+// scrapes answers scrapes of the metrics. Answers may be large, because clients make up names. So one answer is written
+// at a time. All scrapes that wait share it, and it is kept compressed until the last of them has read it. Then follows
+// a pause, four times as long as writing the answer took. Each peer reads one answer at a time, so that no peer takes
 // another one's place.
 type scrapes struct {
 	inner http.Handler  // writes all metrics
@@ -35,7 +35,7 @@ type scrapes struct {
 	earlier time.Time  // when the next answer may be made; guarded by making
 
 	mu    sync.Mutex
-	next  map[string]*scraped // the next answer in each form; scrapes join it until it is begun
+	next  map[string]*scraped // next answer in each form; scrapes join it until its writing starts
 	peers map[string]*scraper
 }
 
@@ -47,7 +47,7 @@ type scraped struct {
 	body    []byte // compressed
 	failed  error  // a panic, which each scrape that waits gets
 	readers int    // guarded by scrapes.mu; also those that wait
-	kept    int64  // of scrapes.room; guarded by scrapes.mu
+	kept    int64  // bytes charged to scrapes.room; guarded by scrapes.mu
 }
 
 // scraper is a peer.
@@ -139,8 +139,8 @@ func (s *scrapes) enter(ctx context.Context, from string) (leave func(), why str
 	}
 }
 
-// answer returns an answer that is not begun yet, so that it has all that was counted before. release ends the use of
-// it.
+// answer returns an answer whose writing has not started, so that it includes everything counted before. release ends
+// the use of it.
 func (s *scrapes) answer(form string) (a *scraped, release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,15 +26,15 @@ import (
 // Service is a replica. New makes one.
 type Service struct {
 	Limiter   *limiter.Limiter // makes the decisions
-	Server    *server.Server   // answers callers
+	Server    *server.Server   // answers clients
 	Operators *operator.Server // answers operators
 
 	o          Options
 	counters   *assembly.Counters
-	overrides  *assembly.Overrides // nil: there are none
+	overrides  *assembly.Overrides // nil without overrides
 	rules      rules
-	regions    *regions.Store // nil: there is one region
-	regionAddr net.Addr       // of the region port
+	regions    *regions.Store // nil with a single region
+	regionAddr net.Addr       // address of the region port
 }
 
 // New makes a service: it loads the rules and opens the listeners. Nothing is answered before Run.
@@ -59,7 +59,7 @@ func New(o Options) (_ *Service, err error) {
 // Listening reports whether Run answers.
 func (s *Service) Listening() bool { return s.rules.listening.Load() }
 
-// openCounters makes the counters, with what counts across regions in front of them.
+// openCounters opens the counters, behind the store that counts across regions.
 func (s *Service) openCounters() (err error) {
 	o := s.o.Counters
 	o.Metrics, o.Logger = prom.With(s.o.Registry), s.o.Log
@@ -70,7 +70,7 @@ func (s *Service) openCounters() (err error) {
 	return err
 }
 
-// openLimiter makes the limiter, with what it reports to.
+// openLimiter creates the limiter, with the hot keys and the usage index that it reports to.
 func (s *Service) openLimiter() error {
 	o := s.o.Limiter
 	o.Store, o.Local, o.Keys = s.counters.Store, s.counters.Local, s.counters.Keys
@@ -81,7 +81,7 @@ func (s *Service) openLimiter() error {
 	return nil
 }
 
-// usageKeys is what the keys about usage in Redis begin with, after the prefix of all keys.
+// usageKeys is the prefix of the keys about usage in Redis, after the prefix of all keys.
 const usageKeys = "ratelimitd-usage:"
 
 // indexUsage makes the index of the counters of rules with usage. It is where the counters are.
@@ -104,8 +104,8 @@ func (s *Service) trackHotKeys() *hotkeys.Tracker {
 	return t
 }
 
-// openShared makes what the ports have in common: bounds, the answer to scrapes, and envoyproxy/ratelimit's statistics.
-// A metric that an operator's mapping makes invalid does not hide the others.
+// openShared creates the parts that the ports share: bounds, the answer to scrapes, and envoyproxy/ratelimit's
+// statistics. A metric that an operator's mapping makes invalid does not hide the others.
 func (s *Service) openShared() error {
 	ports := s.o.Ports
 	ports.Budget, ports.Metrics, ports.Log = s.o.Budget, s.o.Registry, s.o.Log
@@ -124,7 +124,7 @@ func (s *Service) openShared() error {
 	return err
 }
 
-// openServer opens the ports for callers.
+// openServer opens the ports for clients.
 func (s *Service) openServer() (err error) {
 	o := s.o.Server
 	o.Decider = s.Limiter
@@ -178,7 +178,7 @@ func (s *Service) Run(ctx context.Context) error {
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	asked := context.AfterFunc(ctx, func() {
-		s.o.Log.Info("stopping", "because", context.Cause(ctx).Error()) // which signal it was
+		s.o.Log.Info("stopping", "because", context.Cause(ctx).Error()) // the cause names the signal
 		cancel()
 	})
 	defer asked()
@@ -207,7 +207,7 @@ func endingWith(parent context.Context, done <-chan struct{}) context.Context {
 	return ctx
 }
 
-// close frees what New opened.
+// close closes the tasks that New opened.
 func (s *Service) close() {
 	if err := s.o.Tasks.Close(); err != nil {
 		s.o.Log.Warn("a connection or file could not be closed while stopping", "error", err)

@@ -39,7 +39,7 @@ func (s *Service) statistics() statsd.Source {
 	}
 }
 
-// writeStats writes what /stats shows.
+// writeStats writes the text of /stats.
 func (s *Service) writeStats(w io.Writer) {
 	_ = s.statistics().WriteText(w) // fails only if the reader has gone
 	if s.o.Rules.Folder == nil {
