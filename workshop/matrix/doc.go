@@ -12,5 +12,5 @@
 // TestEveryLayerKnowsEveryFlag asks the stores themselves: each field of a request must have an effect through every
 // layer.
 //
-// Time is an argument. Redis servers are real, and get the caller's clock.
+// Tests pass the time as an argument. Redis servers are real, and use the time of each request as well.
 package matrix

@@ -14,13 +14,14 @@ import (
 // feature is a part of the rule language with rules that use it.
 type feature struct {
 	name    string
-	keys    []string // of the rule language that it covers, as form.key
+	keys    []string // keys of the rule language that it covers, as form.key
 	top     string   // keys of the domain, one a line
-	rules   string   // the descriptors. @ stands in a limit where a way to count adds its key
-	callers []string // their descriptors: entries in order, as key=value with | between them
+	rules   string   // the descriptors. A way to count replaces each @ in a limit with its own key
+	callers []string // descriptors of the customers: entries in order, as key=value with | between them
 
-	ask  func(*limiter.Descriptor)                 // what callers add to their descriptors; nil: nothing
-	over map[int]func() (string, override.Numbers) // overrides of the first caller, by the round before which they are set
+	ask func(*limiter.Descriptor) // adds to a customer's descriptor; nil: nothing
+	// overrides of the first customer, by the round before which they are set
+	over map[int]func() (string, override.Numbers)
 }
 
 // plans have a counter for each user, whatever the plan is.
@@ -120,7 +121,7 @@ func features() []feature {
 	return all
 }
 
-// raisedAndLowered overrides a rule for the first caller: before anything is used, and during use.
+// raisedAndLowered overrides a rule for the first customer: before any hit, and during use.
 func raisedAndLowered(rule string) map[int]func() (string, override.Numbers) {
 	to := func(requests uint64) func() (string, override.Numbers) {
 		return func() (string, override.Numbers) {
@@ -133,7 +134,7 @@ func raisedAndLowered(rule string) map[int]func() (string, override.Numbers) {
 	}
 }
 
-// file returns the rules of a feature as a rule file, with what a way to count needs.
+// file returns the rules of a feature as a rule file, with the keys that a way to count needs.
 func (f *feature) file(w *way) string {
 	top := w.top
 	if key, _, _ := strings.Cut(top, ":"); strings.HasPrefix(f.top, key+":") {
@@ -150,10 +151,10 @@ func (f *feature) file(w *way) string {
 	return strings.Join([]string{"domain: d", f.top, top, "descriptors:", rules}, "\n")
 }
 
-// number is what is larger where a way needs larger limits.
+// number matches the settings that grow where a way needs larger limits.
 var number = regexp.MustCompile(`(requests_per_unit|burst|max_in_flight|max_outstanding): [0-9]+`)
 
-// entriesOf returns the entries of a caller.
+// entriesOf returns the entries of a customer.
 func entriesOf(caller string) (all []descriptor.Entry) {
 	for _, pair := range strings.Split(caller, "|") {
 		key, value, _ := strings.Cut(pair, "=")

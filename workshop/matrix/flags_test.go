@@ -11,16 +11,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// told is what a request tells the layers that count it: some fields of backend.Take, backend.Request and
-// backend.Reservation. A layer that drops one of them changes what the steps find.
+// told is information that a request gives to the layers that count it: some fields of backend.Take, backend.Request
+// and backend.Reservation. A layer that drops one of them changes the results of the steps.
 type told struct {
 	fields []string
-	steps  []backend.Request // on a limit of 100 an hour, of which 6 are used by single hits
-	want   []string          // for each step: whether each take passes, and what is used after it
-	absent string            // instead of steps: why no layer here gets it
+	steps  []backend.Request // requests on a limit of 100 an hour, after 6 single hits
+	want   []string          // each step's result: whether each take passes, and the hits used afterwards
+	absent string            // why no layer here gets the fields; then there are no steps
 }
 
-// of returns a request of takes, each of its own member unless it says otherwise.
+// of returns a request of takes. Each take is a separate member unless it sets one.
 func of(together bool, takes ...backend.Take) backend.Request {
 	for i := range takes {
 		if takes[i].Member == 0 {
@@ -76,7 +76,7 @@ var flags = []told{
 		want: []string{"yes 6, no 0", "yes 46, no 0", "no 46, yes 5", "no 46, no 5"},
 	},
 	{
-		// of the other takes of a request that is denied from memory, only what is used is wanted
+		// a request that is denied from memory only needs the used hits of its other takes
 		fields: []string{"Request.PeekWhenKnown"},
 		steps: []backend.Request{
 			of(false, backend.Take{Key: []byte("small"), Hits: 11, CountDenied: true}),
@@ -139,7 +139,7 @@ func TestEveryLayerKnowsEveryFlag(t *testing.T) {
 	}
 	for k, w := range append(ways(t), plain) {
 		if w.stores == nil || w.grade == within || w.settings.OnError != descriptor.OnErrorDefault {
-			continue // it has no store of its own, or it is not exact
+			continue // the way has no separate store, or is not exact
 		}
 		for i := range flags {
 			if flags[i].absent == "" {

@@ -19,13 +19,13 @@ import (
 
 var update = flag.Bool("update", false, "write docs/contributing/matrix.md; read it before it is kept")
 
-// start is the time at which a bubble of testing/synctest begins.
+// start is the time at which a bubble of testing/synctest starts.
 var start = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// plain is what all ways are compared with: counters in the memory of one replica.
+// plain is the baseline for all ways: counters in the memory of one replica.
 var plain = way{name: "memory", column: "memory", stores: func(*testing.T, string) stores { return one(memory.New(memory.Options{})) }}
 
-// Every key of the rule language has a feature, and each algorithm has one of its own.
+// Every key of the rule language has a feature, and each algorithm has a separate one.
 func TestEveryKeyHasAFeature(t *testing.T) {
 	covered := make(map[string]bool)
 	for _, f := range features() {
@@ -52,8 +52,8 @@ func TestEveryKeyHasAFeature(t *testing.T) {
 	}
 }
 
-// amounts are the hits that each caller asks for, one after the other: 0 looks, and a negative number gives back. 6 is
-// more than is left then.
+// amounts are the hits that each customer asks for, one after the other: 0 looks, and a negative number returns hits. 6
+// exceeds the remaining hits at that point.
 var amounts = []int64{1, 7, 0, 6, -2, 1, 1, 1_000_000, -1, 1}
 
 // amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are
@@ -71,17 +71,17 @@ func amountsOf(times int64) []int64 {
 
 const rounds, between = 4, 20 * time.Minute
 
-// history is what callers and operators see of a feature.
+// history is a feature's results, as clients and operators see them.
 type history struct {
-	answers  []string // to requests
-	verdicts []string // the same, in short
-	left     []string // under each limit
+	answers  []string // full answers to the requests
+	verdicts []string // short forms of the answers: verdict and remaining hits
+	left     []string // remaining hits of each limit
 	counters []string
 	rest     []string // usage, events and metrics
 }
 
-// play has the callers of a feature ask for everything: each alone, all in one request, with hits that have passed
-// already, with reservations where the rule has them; and ask again when nothing is left.
+// play sends all kinds of requests for the customers of a feature: for each alone, for all in one request, with hits
+// that have passed already, with reservations where the rule has them; and again when no hits remain.
 func (s *system) play(f *feature) (h history) {
 	s.Helper()
 	overrides := &override.Set{}
@@ -147,7 +147,7 @@ func (s *system) reserve(note func(string, *limiter.Request), f *feature, caller
 	}
 }
 
-// descriptor returns the descriptor of a caller with its hits.
+// descriptor returns the descriptor of a customer with its hits.
 func (f *feature) descriptor(caller string, n int64) limiter.Descriptor {
 	d := limiter.Descriptor{Entries: entriesOf(caller), HasHits: true, Hits: uint64(max(n, -n)), Refund: n < 0}
 	if f.ask != nil {
@@ -156,8 +156,7 @@ func (f *feature) descriptor(caller string, n int64) limiter.Descriptor {
 	return d
 }
 
-// greedy has every caller ask for single hits until all that the limits admit is used up, and returns how many hits
-// pass in all.
+// greedy sends single hits for every customer until the limits are used up, and returns how many hits pass in total.
 func (s *system) greedy(f *feature) (passed int) {
 	step := time.Second
 	if s.times > 1 {
@@ -173,11 +172,11 @@ func (s *system) greedy(f *feature) (passed int) {
 	return passed
 }
 
-// cell is what the test found about a feature and a way.
+// cell is the result for a feature and a way.
 type cell struct {
-	rejected string // by check, with this sentence
+	rejected string // why check rejects the rules, in its words
 	mark     string
-	did      bool // the requests used what the way is for
+	did      bool // whether the requests used the mechanism of the way, such as its cache
 }
 
 // TestMatrix compares every feature, under every way to count, with plain counters in memory.
@@ -313,7 +312,7 @@ func compare(t *testing.T, what string, want, got []string) {
 
 const page = "../../docs/contributing/matrix.md"
 
-// tableWith compares the page with what was found, or writes it.
+// tableWith compares the page with the results, or writes it.
 func tableWith(t *testing.T, table map[string]cell, all []feature, columns []way) {
 	t.Helper()
 	if t.Failed() || len(table) < len(all)*len(columns) { // -run chose some

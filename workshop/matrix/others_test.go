@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
-// inLibrary compares package ratelimit with a Limiter, for what the package offers: hits and looks.
+// inLibrary compares package ratelimit with a Limiter, for the operations that the package offers: hits and looks.
 func inLibrary(t *testing.T, f *feature) (why string) {
 	t.Helper()
 	if f.ask != nil {
@@ -64,8 +64,8 @@ func inLibrary(t *testing.T, f *feature) (why string) {
 	return why
 }
 
-// asQuotaBuckets has an Envoy for each caller, all of which ask for more than the limits admit, and compares what
-// passes with what docs/do/quota.md promises for each counter.
+// asQuotaBuckets starts an Envoy for each customer. All of them ask for more than the limits allow. For each counter it
+// compares the requests that pass with the promise in docs/do/quota.md.
 func asQuotaBuckets(t *testing.T, f *feature) string {
 	t.Helper()
 	var order []string
@@ -119,7 +119,7 @@ func quotaBuckets(t *testing.T, f *feature, tree *descriptor.Tree) {
 			capacity, rate := float64(k.Limit.Capacity()), float64(k.Limit.Requests)/k.Limit.Window.Length().Seconds()
 			bound := capacity + rate*lasts.Seconds()
 			if k.Limit.Window.Length() >= 2*time.Minute {
-				bound += capacity * 10 / 35 // what passes until reports are counted
+				bound += capacity * 10 / 35 // requests that pass before reports are counted
 			} else if k.Limit.Slides() {
 				bound *= 2
 			}

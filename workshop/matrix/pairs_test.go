@@ -22,7 +22,7 @@ var (
 	onTop    = []string{"", "admission: all_or_nothing", "refunds: deny"}
 )
 
-// Features in pairs and more: what check accepts is counted everywhere as in memory.
+// Features in pairs and more: if check accepts the rules, all ways count them like plain counters in memory.
 func TestPairs(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("it draws many pairs: make soak")
@@ -56,7 +56,8 @@ func TestPairs(t *testing.T) {
 		case w.top == uncounted && counts:
 			r.Skip("hits count here although they are over the limit, and a denial that is remembered counts none")
 		case w.column == "Cluster" && f.top == uncounted:
-			w.grade = verdict // of a denied request, what was reserved in other slots shows in the time until they are free
+			// If a request is denied, its reservation in another slot shows in the reset time until it is canceled.
+			w.grade = verdict
 		}
 		n++
 		t.Run(f.rules, func(t *testing.T) { cellOf(t, &f, &w, fmt.Sprintf("p%d.", n)) })

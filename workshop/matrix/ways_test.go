@@ -34,25 +34,25 @@ import (
 type grade uint8
 
 const (
-	same    grade = iota // every answer, in all that it says, and all that operators see
-	decides              // every answer, in all that it says; what operators see of the way itself differs
-	// whether each request passes, and what is left when it does; a denial that is remembered says what was left then
+	same    grade = iota // every answer in full, and everything that operators see
+	decides              // every answer in full; operators see the way itself differently
+	// whether each request passes, and the remaining hits when it does; remembered denials repeat older numbers
 	verdict
-	within // never more than the limit admits
+	within // never more than the limit
 )
 
 // way is a way to count.
 type way struct {
 	name, column string
 	grade        grade
-	least        uint64 // for the grade within: the least share of requests that pass, in percent
-	// percent that may pass in addition if rules share a counter: denied hits that count are heard of late
+	least        uint64 // percentage of requests that must pass at least; only for the grade within
+	// percentage that may pass in addition where rules share a counter: denied hits count, and replicas learn of them late
 	late  int
 	loose func(*descriptor.Tree) bool // rules for which the grade is within; nil: none
 
-	top, inLimit string // what the rules need
+	top, inLimit string // keys that the rules need, in the domain and in each limit
 	times        uint64 // limits and requests are this many times as large; 0: 1
-	// instead of what follows, for a way without a Limiter of its own
+	// replaces the fields below, for a way that needs a separate test
 	run      func(t *testing.T, f *feature) (why string)
 	settings limiter.Settings
 	stores   func(t *testing.T, prefix string) stores
@@ -143,7 +143,8 @@ func leasesLoosely(tree *descriptor.Tree) bool {
 	return false
 }
 
-// overridable reports whether callers may have overrides. One that an override blocks is denied without its home.
+// overridable reports whether customers may have overrides. A customer whose override blocks is denied without asking
+// the home.
 func overridable(tree *descriptor.Tree) bool {
 	return slices.ContainsFunc(tree.Rules, func(r *descriptor.Rule) bool { return r.Overridable() })
 }
@@ -179,7 +180,7 @@ func fill(t *testing.T, s *memory.Store) {
 	}
 }
 
-// system is the service as callers and operators see it: one or more replicas with a way to count.
+// system is the service from outside: one or more replicas with a way to count.
 type system struct {
 	*testing.T
 	times    int64
@@ -230,7 +231,7 @@ func treeOf(f *feature, w *way) (*descriptor.Tree, string) {
 	return tree, ""
 }
 
-// answered is how long a request may take in real time, on a busy machine.
+// answered is the longest real time of a request on a busy machine.
 const answered = time.Minute
 
 // decide asks one replica after the other.
@@ -249,7 +250,7 @@ func (s *system) decide(now time.Time, req *limiter.Request) (d limiter.Decision
 	return d, textOf(&d)
 }
 
-// verdictOf is whether a request passes, and then what is left.
+// verdictOf returns whether a request passes and, if it does, the remaining hits.
 func verdictOf(d *limiter.Decision) string {
 	text := d.Code.String()
 	for i := range d.Statuses {
@@ -260,7 +261,7 @@ func verdictOf(d *limiter.Decision) string {
 	return text
 }
 
-// textOf is what a decision tells its caller.
+// textOf returns a decision in full, as the client gets it.
 func textOf(d *limiter.Decision) string {
 	var b strings.Builder
 	fmt.Fprint(&b, d.Code)
@@ -279,7 +280,8 @@ func textOf(d *limiter.Decision) string {
 	return b.String()
 }
 
-// looks is what operators see: the counters of each caller, the list of usage, events and metrics.
+// looks returns everything that operators see: the counters of each customer, in full and in short (left), and the list
+// of usage, events and metrics.
 func (s *system) looks(now time.Time, f *feature) (counters, left, rest []string) {
 	s.Helper()
 	s.index.Flush(s.Context(), now)
@@ -325,7 +327,7 @@ func (s *system) events() (all []string) {
 	return all
 }
 
-// metrics returns what was counted by rule.
+// metrics returns the metrics of rules and limits.
 func (s *system) metrics() (all []string) {
 	s.Helper()
 	families, err := s.registry.Gather()

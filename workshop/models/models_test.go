@@ -18,7 +18,7 @@ type constants map[string]string
 
 // setting is constants of a model, instead of those in its .cfg.
 type setting struct {
-	name      string // of the row in docs/contributing/proof.md
+	name      string // name of the row in docs/contributing/proof.md
 	model     string
 	constants constants
 }
@@ -95,7 +95,7 @@ func (s setting) configuration(t *testing.T, without ...string) string {
 	return strings.Join(lines, "\n")
 }
 
-// check runs TLC on a model and returns what it prints.
+// check runs TLC on a model and returns its output.
 func check(t *testing.T, model, configuration string) string {
 	t.Helper()
 	if testing.Short() {

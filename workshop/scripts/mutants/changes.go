@@ -27,7 +27,7 @@ type mutant struct {
 	place    string
 	text, by string
 
-	file   string // of a package's constant: the file with the change; else empty
+	file   string // the file with the change, if it changes a package's constant; else empty
 	source []byte
 }
 
@@ -39,7 +39,7 @@ type changed struct {
 	fset   *token.FileSet
 	info   *types.Info
 	pkg    *types.Package
-	source []byte // of the current file
+	source []byte // source of the current file
 	path   string
 	whole  map[ast.Node]bool // statements that cannot be left out, because they are part of another one
 	names  map[string]string // the names of the imports of the current file, by path
@@ -155,7 +155,7 @@ func (c *changed) add(at token.Pos, text, by string) int {
 	return m.number
 }
 
-// render returns the text of a node with all changes of what is below it.
+// render returns the text of a node, with all changes of the nodes below it.
 func (c *changed) render(n ast.Node) string {
 	var b strings.Builder
 	at := n.Pos()
@@ -182,7 +182,7 @@ func (c *changed) render(n ast.Node) string {
 	return b.String()
 }
 
-// replace returns what a node becomes, if it can be changed itself.
+// replace returns the text that replaces a node, if the node itself can be changed.
 func (c *changed) replace(n ast.Node) (string, bool) {
 	switch n := n.(type) {
 	case *ast.GenDecl:
@@ -260,7 +260,7 @@ func (c *changed) statement(s ast.Stmt) (string, bool) {
 	return fmt.Sprintf("if mutantChosen != %d { %s }", number, c.render(s)), true
 }
 
-// instead lists what an operator becomes.
+// instead lists the operators that replace an operator.
 var instead = map[token.Token][]token.Token{
 	token.ADD: {token.SUB}, token.SUB: {token.ADD}, token.MUL: {token.QUO}, token.QUO: {token.MUL}, token.REM: {token.MUL},
 	token.LSS: {token.LEQ, token.GEQ}, token.LEQ: {token.LSS, token.GTR}, token.GTR: {token.GEQ, token.LEQ},
@@ -344,7 +344,7 @@ func isBool(t types.Type) bool {
 	return ok && b.Info()&types.IsBoolean != 0
 }
 
-// constants changes the numbers of a declaration, each in a source of its own.
+// constants changes the numbers of a declaration, each in a separate source.
 func (c *changed) constants(d *ast.GenDecl) {
 	ast.Inspect(d, func(n ast.Node) bool {
 		l, ok := n.(*ast.BasicLit)

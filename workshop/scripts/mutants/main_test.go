@@ -89,7 +89,7 @@ func TestMutants(t *testing.T) {
 		got[m.place+" "+m.text+" "+m.by] = try(tested, temp, m)
 	}
 	want := map[string]bool{
-		"big.go:3:14 20 21": false, "big.go:3:14 20 10": false, // what is above 20 is above 10 too
+		"big.go:3:14 20 21": false, "big.go:3:14 20 10": false, // every number above 20 is above 10 too
 		"big.go:8:2 calls++ ": false,
 		"big.go:9:7 < <=":     false, "big.go:9:7 < >=": true, "big.go:9:9 0 0+1": false,
 		"big.go:10:3 n = -n ": true, "big.go:10:7 - ": true,

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// text is something that a user reads, and where it begins.
+// text is a passage that users read, and its first line.
 type text struct {
 	line  int
 	words string
@@ -40,7 +40,7 @@ var (
 	verb       = regexp.MustCompile(`%[-+# 0-9.]*[a-z]`)
 )
 
-// inLines returns what the expression finds in the lines of a file.
+// inLines returns the matches of the expression in the lines of a file.
 func inLines(name string, expression *regexp.Regexp) ([]text, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {
