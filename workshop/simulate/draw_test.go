@@ -13,18 +13,18 @@ import (
 // rule is one rule of the fleet. Its limit is a number for each version of the rules.
 type rule struct {
 	key   string
-	yaml  string // of its limit, with the number as %[1]d
-	flags string // of the rule
+	yaml  string // the limit in YAML, with its number as %[1]d
+	flags string // other keys of the rule in YAML
 	kind  kind
 	hot   bool // permits are leased
 	quota bool // Envoys enforce it
 	far   bool // it counts across regions
 	held  bool // hits are reserved and committed
-	pair  bool // its requests are for this rule and the next or the last one: all pass, or none
-	most  int  // of the number
+	pair  bool // a request is for two rules, this one and the next or the last: both count it, or none
+	most  int  // the highest number of the limit
 }
 
-// kind is what the oracle checks.
+// kind is an algorithm with its options. It selects the oracle's checks.
 type kind int
 
 const (
@@ -71,7 +71,7 @@ var rules = []rule{
 	{key: "hot-sliding", kind: sliding, most: 800, hot: true, yaml: "unit: second, unit_multiplier: 10, requests_per_unit: %[1]d, lease: true, algorithm: sliding_window"},
 }
 
-// priorities are the classes of callers, and guarantees the percentages that they are guaranteed.
+// priorities are the classes of customers. guarantees are the percentages of the limit that each class is guaranteed.
 var (
 	priorities = []string{"critical", "paid", "free"}
 	guarantees = []int64{20, 50, 0}
@@ -222,7 +222,7 @@ func draw(seed uint64) (setup, []step) {
 	return s, steps
 }
 
-// demands is what the Envoys' callers ask for, and when streams break.
+// demands draws how much the clients of the Envoys ask for, and when streams break.
 func demands(r *rand.Rand, s *setup) (steps []step) {
 	for caller := range s.envoys {
 		for at := time.Duration(0); at < s.length; at += time.Duration(1 + r.Int64N(int64(15*time.Second))) {

@@ -28,21 +28,21 @@ import (
 
 const domain, pairs = "d", "p"
 
-// setup is a fleet at its beginning.
+// setup is a fleet at its start.
 type setup struct {
 	seed     uint64
 	replicas int
-	envoys   int           // that enforce their shares of one limit
+	envoys   int           // Envoys that enforce their shares of one limit
 	regions  int           // the replicas are in turn in each of them; 1: limits count in one store
-	trip     time.Duration // the longest way of a message to the store, or back
-	lost     float64       // how many messages to the store, or answers of it, are lost
+	trip     time.Duration // the longest time of a message to or from the store
+	lost     float64       // the fraction of messages to the store, and of its answers, that are lost
 	drift    int64         // how much faster the store's clock runs, in parts per million
-	versions []version     // of the rules, the first at the beginning
+	versions []version     // limits of the rules by version; the first one applies at the start
 	length   time.Duration
 
-	// What a test breaks on purpose.
+	// Faults that a test adds on purpose.
 	weaken  func(settle settler) settler // nil: nothing
-	aside   bool                         // every region counts on its own, as if its rules had no `regions`
+	aside   bool                         // each region counts separately, as if its rules had no `regions`
 	denials int                          // regions.Options.Denials
 }
 
@@ -54,9 +54,9 @@ type step struct {
 	at      time.Duration
 	what    string // request, peek, refund, reserve, commit, rules, override, kill, clock, cut, demand, stream
 	replica int
-	rule    int // in rules
+	rule    int // index into rules
 	caller  int
-	id      byte // of a reservation
+	id      byte // reservation, or class of the customer
 	n       int64
 }
 
@@ -73,16 +73,16 @@ type fleet struct {
 	trace io.Writer // nil: nothing is written
 
 	began  time.Time
-	stores []backend.Store // of each region
-	settle []settler       // of each region's store
+	stores []backend.Store // store of each region, without faults
+	settle []settler       // settles a request in each region's store
 
-	mu       sync.Mutex // of what follows
+	mu       sync.Mutex // guards the fields below
 	envoys   []*envoy
-	cut      [3]time.Duration // until when the other regions do not reach a region
+	cut      [3]time.Duration // when each region can reach the others again
 	clock    simkit.Clock
 	replicas []*replica
 	seen     oracle
-	order    int // of what happened last
+	order    int // number of the latest event
 }
 
 func (f *fleet) next() int {
@@ -97,18 +97,18 @@ type replica struct {
 	limiter *limiter.Limiter
 	chain   assembly.Chain
 	regions *regions.Store // nil: there is one region
-	stop    func()         // it gives back what it holds
+	stop    func()         // stops the replica, which returns its unused permits
 	kill    func()
 
-	version   int // of the rules
+	version   int // version of the rules
 	overrides map[who]uint64
 	heard     map[who]int // the order of the latest change of an override, and of the rules
 }
 
-// who is a counter as a caller names it.
+// who is a counter: a rule and a customer.
 type who struct{ rule, caller int }
 
-// run runs a history and returns what the oracle found. The trace is of all events.
+// run runs a history and returns the mistakes that the oracle found. The trace has all events.
 func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 	f := &fleet{setup: s, trace: trace, began: time.Now(), clock: simkit.NewClock(0, s.drift)}
 	for i := range s.regions {
@@ -122,7 +122,7 @@ func run(s setup, steps []step, store backend.Store, trace io.Writer) []string {
 		}
 		f.stores, f.settle = append(f.stores, own), append(f.settle, settle)
 	}
-	f.mu.Lock() // the first replicas of a region ask for others at once
+	f.mu.Lock() // the first replicas of a region ask the others immediately
 	for i := range s.replicas {
 		f.replicas = append(f.replicas, f.start(i, nil))
 	}
@@ -172,7 +172,7 @@ func (f *fleet) start(index int, old *replica) *replica {
 	return r
 }
 
-// sweep does what lease.Leases.Run does, but can be killed: then it gives nothing back.
+// sweep does the same as lease.Leases.Run, but can be killed: then it returns no permits.
 func (r *replica) sweep(ctx context.Context) {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -214,7 +214,7 @@ func (r *replica) override() {
 	r.limiter.SetOverrides(set)
 }
 
-// number is the limit of a caller as this replica knows it.
+// number is the limit of a customer in the version that this replica has.
 func (r *replica) number(w who) uint64 {
 	if n, ok := r.overrides[w]; ok {
 		return n
@@ -241,8 +241,8 @@ func (f *fleet) refunded(from *replica, key string) {
 	}
 }
 
-// random returns numbers that depend on the seed, the moment and what they are for: not on the order in which
-// goroutines run.
+// random returns numbers that depend on the seed, the time and the purpose, but not on the order in which goroutines
+// run.
 func (f *fleet) random(parts ...any) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, append(parts, time.Since(f.began))...)
@@ -254,7 +254,7 @@ func (f *fleet) delay(parts ...any) time.Duration {
 	return 10*time.Microsecond + time.Duration(f.random(parts...).Int64N(int64(f.trip)))
 }
 
-// now is what the store's clock shows.
+// now returns the time of the store's clock.
 func (f *fleet) now() time.Time {
 	d := time.Since(f.began).Microseconds()
 	return f.began.Add(time.Duration(f.clock.Read(d)) * time.Microsecond)
@@ -389,7 +389,7 @@ func (f *fleet) ask(r *replica, s step) {
 	}
 }
 
-// trip is what became of the takes of a request in the store.
+// trip is the result of a request's way to the store.
 type trip struct {
 	at    time.Time // these are as in event
 	ended time.Duration

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// answer is what a model answers.
+// answer is a model's verdict on a request.
 type answer struct {
 	allowed bool
 	left    int64         // if the hits were added
@@ -21,7 +21,7 @@ type model interface {
 	add(at time.Time, hits, limit int64)
 }
 
-// refunder is a model that takes hits back. What the present window does not hold is not taken back.
+// refunder is a model that accepts refunds. A refund never takes away more than the current window holds.
 type refunder interface {
 	refund(at time.Time, hits, limit int64)
 }
@@ -38,7 +38,7 @@ var models = map[kind]func() model{
 	classes: func() model { return new(classModel) },
 }
 
-// fixedModel counts in windows of the clock, or in windows that begin with a hit.
+// fixedModel counts in windows of the clock, or in windows that start with a hit.
 type fixedModel struct {
 	firstHit bool
 	began    time.Time
@@ -74,13 +74,13 @@ func (m *fixedModel) add(at time.Time, hits, _ int64) {
 
 func (m *fixedModel) refund(at time.Time, hits, _ int64) {
 	if !at.Before(m.began.Add(window)) {
-		return // it begins no window
+		return // a refund never starts a window
 	}
 	if hits <= m.used {
 		m.used -= hits
 	}
 	if m.firstHit && m.used == 0 {
-		m.began = time.Time{} // as if nobody had used it: the next hit begins a window
+		m.began = time.Time{} // a counter without hits has no window: the next hit starts one
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *bucketModel) refund(at time.Time, hits, limit int64) {
 	m.last, m.level, m.rate = at, max(m.used(at, limit)-float64(hits), 0), limit
 }
 
-// slidingModel weights what was counted in the window before.
+// slidingModel adds a weighted part of the previous window's hits.
 type slidingModel struct {
 	began     time.Time
 	used, was int64
@@ -228,12 +228,12 @@ func (m *penaltyModel) add(at time.Time, hits, limit int64) {
 	m.fixedModel.add(at, hits, limit)
 }
 
-// classModel is a fixed window that keeps for each class what it is still due. Its time has no steps, and its hits are
-// fractions.
+// classModel is a fixed window that reserves the unused part of each class's guarantee. Its time has no steps, and its
+// hits are fractions.
 type classModel struct {
-	class int // of the next take
+	class int // class of the next take
 	began time.Time
-	mixed bool // the limit has changed in this window: what is due then, the model does not know
+	mixed bool // the limit has changed in this window, so the model cannot know the reserved hits
 	limit int64
 	used  int64
 	owed  [3]float64

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// oracle knows what was asked and answered, and by the store's clock when. It shares no code with the service.
+// oracle records all requests and answers with the time of the store's clock. It shares no code with the service.
 type oracle struct {
 	events  []event
 	changes []change
@@ -24,16 +24,16 @@ type event struct {
 	who
 	step    step
 	replica int
-	limits  []uint64 // of its descriptors, as the replica knew them when it was asked
+	limits  []uint64 // limits of its descriptors, in the version of the replica that answered
 
 	started time.Duration // when it was asked, by the true time
 	began   time.Time     // and by the store's clock
 	// by the store's clock: when the store settled it, or when the replica answered without the store
 	at      time.Time
-	ended   time.Duration // at, by the true time
-	order   int           // of all events, as the store and the replicas settled them
+	ended   time.Duration // the true time of at
+	order   int           // position among all events, as the store and the replicas settled them
 	asked   bool          // the store settled it
-	failed  bool          // its caller did not get an answer
+	failed  bool          // the client got no answer
 	allowed bool
 
 	statuses    []limiter.Status
@@ -44,7 +44,7 @@ type event struct {
 // change is a step that changes a limit.
 type change struct {
 	order int
-	at    time.Duration // by the true time
+	at    time.Duration // true time of the change
 	step
 }
 
@@ -52,7 +52,7 @@ type change struct {
 // its requests and its permits take a moment.
 const changing = 3 * time.Second
 
-// assigned is how long an Envoy uses what it was assigned without hearing of the assigner.
+// assigned is how long an Envoy uses an assignment without hearing of the assigner.
 const assigned = 30 * time.Second
 
 // judge returns everything that is wrong.
@@ -123,7 +123,7 @@ func (o *oracle) calm(events []event) iter.Seq[[]event] {
 	}
 }
 
-// history is what happened to one counter.
+// history is all events of one counter.
 type history struct {
 	f *fleet
 	who
@@ -167,8 +167,8 @@ func (h *history) possible(before time.Duration, e *event) (least, most uint64) 
 	return least, most
 }
 
-// heard is when the last one has heard of a change: an Envoy without a stream keeps what it was assigned until it has
-// one again, or until that has expired.
+// heard returns when the last replica or Envoy has heard of a change. An Envoy without a stream keeps its assignment
+// until it has a stream again, or until the assignment expires.
 func (h *history) heard(change time.Duration) time.Duration {
 	at := change + changing
 	if !rules[h.rule].quota {
@@ -189,7 +189,7 @@ func (h *history) bounded() (wrong []string) {
 		return h.held()
 	case bucket, leaky:
 		return h.drained()
-	case first: // its windows begin anywhere: their oracle is the model
+	case first: // its windows start at any time, so only the model can check them
 		return nil
 	default:
 		return h.windows(k)
@@ -231,7 +231,7 @@ func (h *history) windows(k kind) (wrong []string) {
 			returned = max(reserved[e.step.id]-e.step.n, 0)
 			delete(reserved, e.step.id)
 		}
-		// A lease may answer while one window ends and the next begins.
+		// A lease may answer while one window ends and the next starts.
 		if !e.asked && e.began.Truncate(window) != e.at.Truncate(window) && k != log {
 			continue
 		}
@@ -253,8 +253,8 @@ func (h *history) windows(k kind) (wrong []string) {
 	return wrong
 }
 
-// across checks that all regions together admit no more than the limit. It is only known between which times of the
-// stores' clock a request was admitted.
+// across checks that all regions together never exceed the limit. For each request we only know two times of the
+// stores' clock between which it was counted.
 func (h *history) across() (wrong []string) {
 	for i := range h.events {
 		e := &h.events[i]
@@ -280,7 +280,7 @@ func (h *history) across() (wrong []string) {
 // live checks that requests of an exhausted limit do not wait for the home: of those that are denied, hardly more wait
 // than pass. Each replica waits once to learn that nothing is left, and for a moment after each change and each window.
 func (h *history) live(o *oracle) (wrong []string) {
-	const near = farthest / 4 // what takes longer has waited for another region
+	const near = farthest / 4 // longer answers have waited for another region
 	denied, waited, passed := 0, 0, 0
 	for i := range h.events {
 		e := &h.events[i]
@@ -303,14 +303,15 @@ func (h *history) live(o *oracle) (wrong []string) {
 	return wrong
 }
 
-// acrossBucket checks that in any time of up to a window, all regions together admit no more than the burst and what
-// flows in meanwhile. A region that is cut off has its part of a limit that was lowered for as long as a grant lives.
+// acrossBucket checks that in any time of up to a window, all regions together pass at most the burst plus the hits
+// that drain in that time. After a limit was lowered, a region that is cut off keeps its part of the old one until its
+// grant expires.
 func (h *history) acrossBucket() (wrong []string) {
 	const (
 		lives = 35 * time.Second
 		early = 100 * time.Millisecond // how much longer ago a take may be counted than it was written
 	)
-	var latest []*event // those that began last come first
+	var latest []*event // the latest start first
 	for i := range h.events {
 		if hits, _ := h.events[i].admitted(); hits > 0 {
 			latest = append(latest, &h.events[i])
@@ -338,9 +339,9 @@ func (h *history) acrossBucket() (wrong []string) {
 	return wrong
 }
 
-// drained checks a bucket: what was admitted drains at the rate of the limit, and stays in use when the limit changes.
-// Between two events, any limit that a replica may have known may have counted a denied request: no more than the
-// smallest was left in use by it, and the largest drained at most.
+// drained checks a bucket: admitted hits drain at the rate of the limit, and stay in use when the limit changes.
+// Between two events, a replica may have counted a denied request by any limit that it may have known. So we assume the
+// least use: at most the smallest limit in use, drained at the rate of the largest.
 func (h *history) drained() (wrong []string) {
 	level := 0.0 // hits in use, at least
 	var last time.Time
@@ -382,7 +383,7 @@ func (h *history) held() (wrong []string) {
 			}
 		}
 	}
-	var taken []time.Time // until when
+	var taken []time.Time // end of each place that is in use
 	for i := range h.events {
 		e := &h.events[i]
 		if hits, _ := e.admitted(); hits == 0 {
@@ -401,7 +402,7 @@ func (h *history) held() (wrong []string) {
 	return wrong
 }
 
-// exact checks each answer where nothing failed: the verdict, what is left, and when the same request would pass.
+// exact checks each answer where nothing failed: the verdict, the remaining hits, and when the same request would pass.
 func (h *history) exact() (wrong []string) {
 	var ms []model
 	for i := range h.events[:min(len(h.events), 1)] {
@@ -428,7 +429,7 @@ func (h *history) exact() (wrong []string) {
 			refunded = e.ended
 			continue
 		}
-		// The other replicas hear of a refund a moment later. Until then they deny what they remember.
+		// The other replicas hear of a refund a moment later. Until then they repeat the denials that they remember.
 		if !e.asked && e.ended < refunded+2*h.f.trip {
 			continue
 		}
@@ -437,7 +438,7 @@ func (h *history) exact() (wrong []string) {
 		}
 		want, unsure, passes := make([]answer, len(ms)), false, true
 		for j, m := range ms {
-			// What a replica remembers ends by its own clock.
+			// A denial that a replica remembers ends by the replica's own clock.
 			late := !e.asked && !m.judge(e.at.Add(-h.tolerance(e)), e.step.n, int64(e.limits[j])).allowed
 			want[j] = m.judge(e.at, e.step.n, int64(e.limits[j]))
 			want[j].unsure = want[j].unsure || late
@@ -458,7 +459,7 @@ func (h *history) exact() (wrong []string) {
 				want[j].left = m.judge(e.at, 0, int64(e.limits[j])).left
 			}
 			if b, ok := m.(*bucketModel); ok && e.asked && !adds {
-				b.refund(e.at, 0, int64(e.limits[j])) // from now on it drains by this limit
+				b.refund(e.at, 0, int64(e.limits[j])) // sets the rate at which it drains from now on
 			}
 			wrong = append(wrong, h.compare(e, &e.statuses[j], &want[j])...)
 		}
@@ -500,7 +501,7 @@ func (h *history) useful() (wrong []string) {
 
 // placed checks each answer about places: who gets one, how many are left, and when the next is free.
 func (h *history) placed() (wrong []string) {
-	taken := make(map[byte]time.Time) // until when
+	taken := make(map[byte]time.Time) // end of each place that is in use
 	for i := range h.events {
 		e := &h.events[i]
 		if !e.asked || e.failed {
@@ -568,7 +569,7 @@ func (h *history) tolerance(e *event) time.Duration {
 	return 2*h.f.trip + window/500
 }
 
-// headers checks that headers say what the status says.
+// headers checks that headers and status agree.
 func (h *history) headers() (wrong []string) {
 	for i := range h.events {
 		e := &h.events[i]

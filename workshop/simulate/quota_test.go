@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/quota/envoymodel"
 )
 
-// envoy enforces its share of a limit on its own: it does with assignments what a real one was seen to do.
+// envoy enforces its share of a limit itself. It treats assignments as we observed with a real Envoy.
 type envoy struct {
 	envoymodel.Client
 	f        *fleet
@@ -53,7 +53,7 @@ func (f *fleet) startQuota(ctx context.Context) {
 	}()
 }
 
-// connect opens a stream, and takes what it says a moment later.
+// connect opens a stream, and receives its assignments with the delay of a message.
 func (e *envoy) connect(ctx context.Context, a *assigner.Assigner) {
 	ctx, e.stop = context.WithCancel(ctx)
 	stream := a.Open("envoy")
@@ -74,7 +74,8 @@ func (e *envoy) connect(ctx context.Context, a *assigner.Assigner) {
 	}()
 }
 
-// step lets requests arrive, and reports. What passes is an event like a request that the service admitted.
+// step lets requests arrive, and reports. Requests that the Envoy passes are recorded like requests that the service
+// allowed.
 func (e *envoy) step(ctx context.Context, a *assigner.Assigner, now time.Time) {
 	f := e.f
 	for len(e.told) > 0 {
@@ -109,7 +110,7 @@ func (e *envoy) step(ctx context.Context, a *assigner.Assigner, now time.Time) {
 	}
 }
 
-// cutOff breaks the stream of an Envoy for a while. It keeps what it was assigned until that ends.
+// cutOff breaks the stream of an Envoy for a while. During that time the Envoy keeps its assignment.
 func (e *envoy) cutOff(d time.Duration) {
 	if e.stream != nil {
 		e.stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/lending/regions"
 )
 
-// across returns what makes the store that counts across regions, which runs until ctx ends; nil: limits count in each
-// region.
+// across returns the constructor of the store that counts across regions. The store runs until ctx ends. Nil means that
+// limits count in each region.
 func (r *replica) across(ctx context.Context) func(backend.Store) (assembly.Regions, error) {
 	if r.f.setup.regions == 1 || r.f.aside {
 		return nil

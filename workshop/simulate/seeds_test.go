@@ -25,7 +25,7 @@ import (
 
 var seed = flag.Uint64("seed", 0, "run this seed alone, and print its trace")
 
-// simulate runs a history in a bubble of its own, and returns what is wrong.
+// simulate runs a history in a separate bubble, and returns the mistakes.
 func simulate(t *testing.T, s setup, steps []step, store func() backend.Store, trace io.Writer) (wrong []string) {
 	t.Helper()
 	// Requests that wait for one lease continue at the same moment. On one processor they always do so in the same order.
@@ -77,7 +77,7 @@ func TestSeeds(t *testing.T) {
 	for n := range uint64(12) {
 		check(t, n+1, inMemory)
 	}
-	check(t, 64, inMemory)     // the caller of a bucket across regions has an override
+	check(t, 64, inMemory)     // the customer of a bucket across regions has an override
 	check(t, 20_624, inMemory) // a limit is lowered while an Envoy has no stream
 	check(t, 31_432, inMemory) // a hit is returned to a bucket that was full when its limit was raised
 }
@@ -91,7 +91,7 @@ func TestSeedsSoak(t *testing.T) {
 	}
 }
 
-// The same histories, counted by the Lua scripts in a real Redis. The scripts take their time from the caller.
+// The same histories, counted by the Lua scripts in a real Redis. The scripts use the simulated time.
 func TestSeedsOnRedis(t *testing.T) {
 	racetest.Sequential(t)
 	onRedis(t, 2)
@@ -133,14 +133,14 @@ func (o *outside) run() {
 	}
 }
 
-// Start implements backend.Store. Its caller makes one call at a time.
+// Start implements backend.Store. The simulation makes one call at a time.
 func (o *outside) Start(_ context.Context, now time.Time, _ *backend.Batch, r *backend.Request, _ func(error)) (settled bool, err error) {
 	o.calls <- func() { err = backend.Await(context.Background(), o.Store, now, r) }
 	<-o.done
 	return true, err
 }
 
-// What is broken on purpose is found within twenty seeds.
+// The oracle finds each fault that we add on purpose within twenty seeds.
 func TestNotices(t *testing.T) {
 	racetest.Sequential(t)
 	for name, weaken := range map[string]func(settler) settler{
@@ -200,8 +200,8 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-// Where each region counts on its own, all together admit more than the limit; and where no denial is remembered,
-// requests wait for an answer that is known. The oracle sees both.
+// If each region counts separately, all together exceed the limit; and if no denial is remembered, requests wait for an
+// answer that is known. The oracle notices both.
 func TestNoticesInRegions(t *testing.T) {
 	racetest.Sequential(t)
 	for what, breaks := range map[string]func(*setup){
