@@ -32,7 +32,7 @@ func (h logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 func (h logHandler) WithGroup(name string) slog.Handler { return logHandler{h.Handler.WithGroup(name)} }
 
-// withoutTime leaves out what Envoy's log adds.
+// withoutTime leaves out the time, which Envoy's log adds.
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && a.Key == slog.TimeKey {
 		return slog.Attr{}
@@ -40,7 +40,7 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// longestLine bounds a line: what is logged may come from a request.
+// longestLine bounds a line, because logged values may come from a request. In bytes.
 const longestLine = 8 << 10
 
 // envoyLog writes lines to Envoy's log.

@@ -110,8 +110,8 @@ func (s Source) String() string {
 	}
 }
 
-// Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that there is no
-// decision.
+// Decider decides requests. A ratelimit.Limiter and a client.Client are deciders. An error means that the request was
+// not decided.
 type Decider interface {
 	Decide(ctx context.Context, r *Request) (Decision, error)
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// fresh is how long callers that come later trust an answer. A refund, a reset or a change of rules may have made room
-// since.
+// fresh is the time for which a goroutine that joins a line trusts the last answer. A refund, a reset or a change of
+// rules may have made room since.
 const fresh = time.Second
 
 // lines holds a line for each limit that somebody waits for now.
 var lines = queue{byID: make(map[identity]*line)}
 
-// queue holds the lines of waiting callers, by identity.
+// queue holds the lines of callers, by identity. A caller is a goroutine in Wait or Acquire.
 type queue struct {
 	mu   sync.Mutex
 	byID map[identity]*line
@@ -28,8 +28,8 @@ type identity struct {
 	entries string
 }
 
-// line holds the callers that wait for the same limit, in the order in which they came. The first one asks. Its fields
-// are guarded by queue.mu.
+// line holds the callers that wait for the same limit, in the order in which they came. Only the first one asks the
+// decider. The fields are guarded by queue.mu.
 type line struct {
 	callers list.List // turns (*turn), the first caller in front
 	room    time.Time // when there will be room, according to the last answer
@@ -40,9 +40,10 @@ type line struct {
 type turn struct {
 	id    identity
 	line  *line
-	place *list.Element // nil once the caller has left
-	first chan struct{} // closed when it is the first of its line
-	wake  chan struct{} // ask again: a place was given back, or somebody came who cannot trust the last answer
+	place *list.Element // nil once the caller has left the line
+	first chan struct{} // closed when the turn is the first of its line
+	// wakes the first caller, to ask again: a place was given back, or a caller joined who cannot trust the last answer
+	wake chan struct{}
 }
 
 // join adds a caller to the end of its line.
@@ -50,7 +51,7 @@ func (q *queue) join(d any, r *Request) *turn {
 	t := &turn{first: make(chan struct{}), wake: make(chan struct{}, 1)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// otherwise two deciders cannot be compared, and the line has one caller
+	// two deciders that are not comparable cannot share a line
 	if reflect.ValueOf(d).Comparable() {
 		t.id = identity{d, r.identity()}
 		t.line = q.byID[t.id]

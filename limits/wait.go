@@ -30,10 +30,10 @@ func Allow(ctx context.Context, d Decider, r *Request) (bool, error) {
 	return answer.Allowed && err == nil, err
 }
 
-// Wait waits until the request is allowed. Callers in this program that ask d for the same domain and descriptors wait
-// in line: they pass in the order in which they came, and only the first of them asks. It asks again when there is room
-// according to the last answer. If the room was taken in between, it waits a random time longer. That time is at most 5
-// ms at first, doubles each time, and is never more than a tenth of the wait.
+// Wait waits until the request is allowed. Goroutines of this program that ask d for the same domain and descriptors
+// wait in line: they pass in the order in which they came, and only the first of them asks. It asks again when there is
+// room according to the last answer. If the room was taken in between, it waits a random time longer. That time is at
+// most 5 ms at first, doubles each time, and is never more than a tenth of the wait.
 //
 // If the deadline of ctx is too near, Wait returns ErrTooLong as soon as this is known, and counts nothing.
 func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
@@ -54,7 +54,7 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 			return answer, err
 		case answer.Allowed:
 			t.asked(answer.NextAfter)
-			t.leave() // callers behind need not wait for the delay
+			t.leave() // the next in line need not wait for the delay
 			return answer, Sleep(ctx, answer.Delay)
 		case answer.RetryAfter == Never:
 			return answer, ErrNever
@@ -65,9 +65,9 @@ func Wait(ctx context.Context, d Decider, r *Request) (Decision, error) {
 	}
 }
 
-// Acquire waits until the request has a place under its limits of requests at the same time, and reserves it. Callers
-// in this program wait in line, as in Wait. Call release once, when the request is over. If the program dies, its place
-// becomes free after the limit's time.
+// Acquire waits until the request has a place under its limits of requests at the same time, and reserves it.
+// Goroutines of this program wait in line, as in Wait. Call release once, when the request is over. If the program
+// dies, its place becomes free after the limit's time.
 func Acquire(ctx context.Context, d Reserver, r *Request) (release func(), err error) {
 	t := lines.join(d, r)
 	defer t.leave()

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Reset clears the counters of one descriptor, given as pairs of key and value: what it has used so far is forgotten,
-// in Redis for all processes.
+// Reset clears the counters of one descriptor, given as pairs of key and value. With Redis it clears them for all
+// processes.
 func (l *Limiter) Reset(ctx context.Context, domain string, pairs ...string) error {
 	r := limits.NewRequest(domain, pairs...)
 	if err := l.check(r); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// call is what one decision needs. It is used again.
+// call holds the buffers of one decision. It is reused.
 type call struct {
 	request  limiter.Request
 	decision limiter.Decision
@@ -103,12 +103,12 @@ func (l *Limiter) Allow(ctx context.Context, domain string, pairs ...string) (bo
 		return false, failed(err)
 	}
 	if allowed && delay > 0 {
-		err = limits.Sleep(ctx, delay) // of rules that have just become active
+		err = limits.Sleep(ctx, delay) // rules that have become active since facts was read may delay
 	}
 	return allowed && err == nil, err
 }
 
-// allow does what Allow does, for a decision that needs all steps. The rules delay nothing.
+// allow is the slow path of Allow, for a decision that needs all steps. The rules delay nothing.
 func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (allowed bool, err error) {
 	c := l.calls.Get().(*call)
 	c.entries = descriptor.AppendPairs(c.entries, pairs)
@@ -123,19 +123,19 @@ func (l *Limiter) allow(ctx context.Context, domain string, pairs []string) (all
 	return allowed, err
 }
 
-// Wait waits until a request may pass. Callers of this process wait in line: see limits.Wait.
+// Wait waits until a request may pass. Goroutines that wait for the same limit wait in line: see limits.Wait.
 func (l *Limiter) Wait(ctx context.Context, r *Request) (Decision, error) {
 	return limits.Wait(ctx, l, r)
 }
 
-// read makes a call of a request. numbers replace those of the rules; nil: none do.
+// read fills a call from a request. numbers replace those of the rules, unless they are nil.
 func (c *call) read(r *Request, numbers *override.Numbers) {
 	c.request.Domain = r.Domain
 	n := 0
 	for i := range r.Descriptors {
 		n += len(r.Descriptors[i].Entries)
 	}
-	if cap(c.entries) < n { // what descriptors point to must not move
+	if cap(c.entries) < n { // descriptors point into entries, so it must not move
 		c.entries = make([]descriptor.Entry, 0, n)
 	}
 	for i := range r.Descriptors {
@@ -155,7 +155,7 @@ func (c *call) read(r *Request, numbers *override.Numbers) {
 	}
 }
 
-// exact sets what a descriptor uses to exactly an amount.
+// exact sets the hits and units of a descriptor to those of an amount.
 func exact(d *limiter.Descriptor, a *Amount) {
 	d.Hits, d.HasHits = a.Hits, true
 	for name, n := range a.Units {

@@ -14,16 +14,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// facts are what the calls of a limiter ask about its rules before they decide.
+// facts are properties of the active rules that each call checks before it decides.
 type facts struct {
 	tree        *descriptor.Tree
 	delays      bool // a limit delays requests
 	concurrency bool // a limit is a number of requests at the same time
 
-	hasKeys atomic.Pointer[map[string]bool] // by domain and keys of requests that no rule matched: a rule can match others
+	// whether a rule can match a request, by its domain and keys; only for requests that no rule matched
+	hasKeys atomic.Pointer[map[string]bool]
 }
 
-// maxRemembered is how many domains and keys facts remember. A program has a few.
+// maxRemembered is the most combinations of domain and keys in hasKeys. A program has a few.
 const maxRemembered = 1000
 
 // canMatch reports whether a rule can match the keys of these entries, whatever their values are.

@@ -82,7 +82,7 @@ func (k *keyedWith) Decide(ctx context.Context, r *Request) (Decision, error) {
 	return k.limiter.observed(ctx, r, k.numbers)
 }
 
-// Wait waits until an ID may do one thing. Callers with one ID wait in line: see limits.Wait.
+// Wait waits until an ID may do one thing. Goroutines that wait for the same ID wait in line: see limits.Wait.
 func (k *Keyed) Wait(ctx context.Context, id string) error { return k.WaitN(ctx, id, 1) }
 
 // WaitN waits until an ID may do n things.
@@ -91,7 +91,7 @@ func (k *Keyed) WaitN(ctx context.Context, id string, n uint64) error {
 	return err
 }
 
-// Left returns what is left for an ID, and counts nothing.
+// Left returns the remaining hits of an ID, and counts nothing.
 func (k *Keyed) Left(ctx context.Context, id string) (Status, error) {
 	d, err := k.Decide(ctx, request(id, 0))
 	if err != nil || len(d.Statuses) == 0 {
@@ -100,9 +100,9 @@ func (k *Keyed) Left(ctx context.Context, id string) (Status, error) {
 	return d.Statuses[0], nil
 }
 
-// ReserveN holds n things of an ID until its cost is known: call Commit or Cancel of the reservation. What nobody ends
-// is given back after a minute, or ReserveOptions.TTL. A LeakyBucket cannot hold anything: its requests wait for their
-// turn.
+// ReserveN holds n things of an ID until its cost is known: call Commit or Cancel of the reservation. A reservation
+// that nobody ends is given back after a minute, or ReserveOptions.TTL. A LeakyBucket cannot hold anything: its
+// requests wait for their turn.
 func (k *Keyed) ReserveN(ctx context.Context, id string, n uint64, o ReserveOptions) (*Reservation, error) {
 	return k.Reserve(ctx, request(id, n), o)
 }
@@ -122,8 +122,8 @@ func (k *Keyed) Reset(ctx context.Context, id string) error {
 	return k.limiter.Reset(ctx, keyedDomain, keyedKey, id)
 }
 
-// SetLimit gives one ID another limit, in this process, with the algorithm and the window of the Keyed. What it has
-// used stays used. The zero Limit takes it back.
+// SetLimit gives one ID another limit, in this process, with the algorithm and the window of the Keyed. Hits that the
+// ID has used stay used. The zero Limit restores the limit of the Keyed.
 func (k *Keyed) SetLimit(id string, limit Limit) error {
 	if limit == (Limit{}) {
 		k.own.Delete(id)
@@ -153,10 +153,10 @@ func (k *Keyed) CheckKeys(domain string, keys ...string) error {
 	return k.limiter.CheckKeys(domain, keys...)
 }
 
-// Close ends what OpenKeyed has begun.
+// Close ends the goroutines that OpenKeyed started.
 func (k *Keyed) Close() error { return k.limiter.Close() }
 
-// numbers returns the numbers of an ID with a limit of its own; nil: it has none.
+// numbers returns the numbers that SetLimit gave an ID, or nil.
 func (k *Keyed) numbers(id string) *override.Numbers {
 	if !k.owned.Load() {
 		return nil

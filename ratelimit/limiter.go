@@ -31,11 +31,11 @@ type Limiter struct {
 
 	strict          bool // a domain or keys that no rule has are an error
 	log             *slog.Logger
-	logged          sync.Map // of domains and keys without rules
+	logged          sync.Map // domains and keys without rules that have been logged
 	unmatchedLogged atomic.Int32
 
 	work  parts.Background
-	close func() error // once
+	close func() error // runs once
 }
 
 // New returns a limiter with the rules of one domain, and counters in the memory of this process. Open takes all
@@ -58,7 +58,7 @@ func Open(ctx context.Context, o Options) (*Limiter, error) {
 	return l, nil
 }
 
-// open does everything that can fail before the first goroutine begins.
+// open does everything that can fail before the first goroutine starts.
 func (l *Limiter) open(ctx context.Context, o *Options) error {
 	settings, err := o.settings()
 	if err != nil {
@@ -144,7 +144,7 @@ func (l *Limiter) openOverrides(o *Options, counters *parts.Counters) (*parts.Ov
 		}
 	}
 	if source == nil {
-		return nil, nil //nolint:nilnil // none is no mistake
+		return nil, nil //nolint:nilnil // overrides are optional
 	}
 	return parts.Follow(&l.work.Tasks, l.engine, source), nil
 }

@@ -6,13 +6,13 @@ import "github.com/ratelimitd/ratelimitd/limits"
 type (
 	// Observer sees decisions.
 	Observer = limits.Observer
-	// Request is what is asked for.
+	// Request asks whether hits under some descriptors may pass.
 	Request = limits.Request
 	// Descriptor is one thing that is limited.
 	Descriptor = limits.Descriptor
 	// Entry is one pair of key and value.
 	Entry = limits.Entry
-	// Amount is what a request uses of a limit.
+	// Amount is the number of hits or units that a request uses.
 	Amount = limits.Amount
 	// Decision is the answer.
 	Decision = limits.Decision
@@ -37,7 +37,7 @@ const (
 	OnFailureDefault = limits.OnFailureDefault // the default of the option
 	OnFailureAllow   = limits.OnFailureAllow   // the request passes
 	OnFailureDeny    = limits.OnFailureDeny    // the request is denied
-	OnFailureError   = limits.OnFailureError   // there is no decision, but an error
+	OnFailureError   = limits.OnFailureError   // the request gets an error instead of a decision
 	OnFailureLocal   = limits.OnFailureLocal   // this process counts
 )
 

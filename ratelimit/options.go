@@ -18,8 +18,8 @@ type Options struct {
 	// Dir is a directory of rule files, which are read again when they change: rulefiles.Dir returns one. Default none.
 	Dir *RuleFiles
 
-	// Strict rejects probable mistakes in rule files. Without it, what envoyproxy/ratelimit accepts is accepted and
-	// logged. Rules in code are always strict.
+	// Strict rejects probable mistakes in rule files. Without it, mistakes that envoyproxy/ratelimit accepts are accepted
+	// and logged. Rules in code are always strict.
 	Strict bool
 
 	// AllowUnmatched lets a request pass if it has a descriptor that no rule can match: a domain or keys that no rule has.

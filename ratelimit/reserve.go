@@ -48,7 +48,7 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, numbers *override.Num
 func (l *Limiter) hold(ctx context.Context, c *call, r *Request, o ReserveOptions) (*Reservation, error) {
 	for i := range c.request.Descriptors {
 		if d := &c.request.Descriptors[i]; len(d.Amounts) == 0 && d.Hits == 0 {
-			d.Hits = 1 // there is no reservation of nothing
+			d.Hits = 1 // a reservation holds at least one hit
 		}
 	}
 	reservation := &limiter.Reservation{Op: limiter.Reserve, TTL: o.TTL, Least: o.MinHits}
@@ -91,7 +91,7 @@ func (l *Limiter) Acquire(ctx context.Context, domain string, pairs ...string) (
 type holder struct {
 	limiter *Limiter
 	id      limiter.ReservationID
-	request Request // its amounts are what is reserved
+	request Request // the request, with the reserved amounts
 }
 
 // Commit implements limits.Holder.
@@ -112,7 +112,8 @@ func (h *holder) Extend(ctx context.Context, ttl time.Duration) (time.Time, erro
 	return h.step(ctx, &limiter.Reservation{Op: limiter.Extend, ID: h.id, TTL: ttl}, []Amount{{}})
 }
 
-// step sends a step of the reservation, with an amount for all descriptors or for each, or with what is reserved.
+// step sends a step of the reservation. used has one amount for all descriptors, one for each, or none for the reserved
+// amounts.
 func (h *holder) step(ctx context.Context, reservation *limiter.Reservation,
 	used []Amount) (expires time.Time, err error) {
 	if err := h.limiter.check(&h.request); err != nil {

@@ -17,7 +17,7 @@ import (
 // Domain is a namespace of rules, written in code. It is checked and counted like a rule file with the same content: a
 // domain in code and the same domain in a file of another program share counters in Redis.
 //
-// What Rule and Limit do not offer, rule files do: Options.Files takes them from an embed.FS.
+// Rule files have more options than Rule and Limit: Options.Files takes rule files from an embed.FS.
 type Domain struct {
 	Name  string
 	Rules []Rule
@@ -27,7 +27,7 @@ type Domain struct {
 }
 
 // Rule applies to descriptors whose entry on this level has Key, and Value if it is not empty. Without Value, each
-// value of the entry has counters of its own.
+// value of the entry has separate counters.
 type Rule struct {
 	Key   string
 	Value string // may contain * for any bytes
@@ -81,7 +81,7 @@ const (
 	FixedWindow   = Algorithm(descriptor.FixedWindow)   // Requests in each window of the clock
 	SlidingWindow = Algorithm(descriptor.SlidingWindow) // an estimate of the requests in the last Window
 	SlidingLog    = Algorithm(descriptor.SlidingLog)    // exactly the requests in the last Window
-	TokenBucket   = Algorithm(descriptor.TokenBucket)   // Burst at once, then Requests per Window, evenly
+	TokenBucket   = Algorithm(descriptor.TokenBucket)   // Burst immediately, then Requests per Window, evenly
 	// requests wait for their turn: one each Window/Requests, at most Burst of them
 	LeakyBucket = Algorithm(descriptor.LeakyBucket)
 	// Requests at the same time; a place that nobody gives back is free after Window
@@ -100,8 +100,8 @@ func PerHour(n uint64) Limit { return Per(n, time.Hour) }
 // PerDay allows n requests in each day, from midnight UTC.
 func PerDay(n uint64) Limit { return Per(n, 24*time.Hour) }
 
-// Bucket is a token bucket: at most burst requests at once, and n in each window, evenly. Bucket(10, time.Second, 20)
-// is 10 a second with a burst of 20.
+// Bucket is a token bucket. It allows n requests in each window, evenly, and up to burst of them at the same time.
+// Bucket(10, time.Second, 20) is 10 a second with a burst of 20.
 func Bucket(n uint64, window time.Duration, burst uint64) Limit {
 	return Limit{Requests: n, Window: window, Algorithm: TokenBucket, Burst: burst}
 }

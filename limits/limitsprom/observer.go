@@ -32,8 +32,7 @@ const (
 //
 //   - ratelimit_decisions_total{domain, result, source}: decisions by result (allowed, denied, error) and by
 //     limits.Source
-//
-// - ratelimit_decision_duration_seconds{domain}: how long callers waited for decisions
+//   - ratelimit_decision_duration_seconds{domain}: how long the program waited for decisions
 //
 // The label domain has as many values as the program's requests have domains.
 func New(r prometheus.Registerer) *Observer {

@@ -40,7 +40,7 @@ type ClientOptions struct {
 	// Domain is the domain of the rules, if there is a Decider.
 	Domain string
 
-	// Descriptors are what is limited, if there is a Decider. A client has no PeerAddress.
+	// Descriptors define the descriptors of each request to the Decider. A client has no PeerAddress.
 	Descriptors []Descriptor
 
 	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other
@@ -99,10 +99,10 @@ func StreamClientInterceptor(o ClientOptions) grpc.StreamClientInterceptor {
 	}
 }
 
-// client is what the two interceptors have in common.
+// client is shared by the two interceptors.
 type client struct {
 	ClientOptions
-	gate *gate.Gate // nil: calls are not limited
+	gate *gate.Gate // nil if calls are not limited
 }
 
 func newClient(o ClientOptions) *client {

@@ -15,7 +15,7 @@
 //		grpc.ChainStreamInterceptor(grpclimit.StreamServerInterceptor(limiter, o)),
 //	)
 //
-// A stream is limited when it begins. Its messages are not limited, but with Options.Actual it can be charged for them
+// A stream is limited when it starts. Its messages are not limited, but with Options.Actual it can be charged for them
 // at its end.
 //
 // # Values

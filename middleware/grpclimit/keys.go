@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
-// Descriptor is what one descriptor of a limits.Request is made of: one key for each level of the rule.
+// Descriptor describes one descriptor of a limits.Request: one key for each level of the rule.
 type Descriptor []Key
 
 // Key makes one entry of a descriptor: a key of the rules, and a value from the call.
@@ -66,7 +66,7 @@ func Method(key string) Key {
 // PeerAddress takes the address of the client of a server. Without trusted networks it is the peer of the connection.
 // If the peer is in a trusted network, it is a proxy: then the metadata x-forwarded-for is read from its end, and the
 // first address that is not in a trusted network is the client's. The client may have forged the addresses before it.
-// If an element is no address, the client is the last trusted proxy.
+// If an element is not an address, the client is the last trusted proxy.
 //
 // List only networks of proxies that append to x-forwarded-for. A peer on a unix socket is trusted if any network is.
 // An IPv6 client has a whole network of addresses: use group: ipv6/64 in the rule.
@@ -81,8 +81,8 @@ func PeerAddress(key string, trusted ...netip.Prefix) Key {
 	}}
 }
 
-// Func takes what a function returns, such as a claim of a token that an earlier interceptor verified. False: there is
-// no value.
+// Func takes the value that a function returns, such as a claim of a token that an earlier interceptor verified. The
+// function returns false if the call has no value.
 func Func(key string, value func(context.Context, *Call) (string, bool)) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(ctx context.Context, c *call) (string,
 		bool) {

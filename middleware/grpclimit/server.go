@@ -22,12 +22,13 @@ type Call struct {
 	Method  string // full method, such as /shop.v1.Shop/Buy
 	Request any    // message of a unary call; nil for streams
 
-	// The following is known when the handler has returned, for Options.Actual.
+	// The following fields are set after the handler has returned, for Options.Actual.
 
-	Reply    any   // of a unary call, or the last message that a stream sent; nil: there is none
+	// reply of a unary call, or the last message that a stream sent; may be nil
+	Reply    any
 	Received int   // messages that a stream received
 	Sent     int   // messages that a stream sent
-	Err      error // what the handler returned
+	Err      error // error of the handler
 }
 
 // Options are the settings of the interceptors for servers. Domain and Descriptors are required.
@@ -35,15 +36,14 @@ type Options struct {
 	// Domain is the domain of the rules.
 	Domain string
 
-	// Descriptors are what is limited. A call passes if all of them have room.
+	// Descriptors define the descriptors of each call. A call passes if all of them have room.
 	Descriptors []Descriptor
 
-	// Cost returns what a call uses; nil: one hit.
+	// Cost returns the cost of a call. Nil charges one hit.
 	Cost func(context.Context, *Call) limits.Amount
 
-	// Actual returns what a call has used, once the handler has returned. A handler can pass on what it knows in a value
-	// that the context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a
-	// limits.Reserver.
+	// Actual returns the real cost of a call after the handler has returned. A handler can pass it on in a value that the
+	// context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
 	Actual func(context.Context, *Call) limits.Amount
 
 	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it,
@@ -91,7 +91,7 @@ func UnaryServerInterceptor(d limits.Decider, o Options) grpc.UnaryServerInterce
 	}
 }
 
-// StreamServerInterceptor is UnaryServerInterceptor for streams: it decides when a stream begins.
+// StreamServerInterceptor is UnaryServerInterceptor for streams: it decides when a stream starts.
 func StreamServerInterceptor(d limits.Decider, o Options) grpc.StreamServerInterceptor {
 	s := newServer(d, o)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -126,7 +126,7 @@ func StreamServerInterceptor(d limits.Decider, o Options) grpc.StreamServerInter
 	}
 }
 
-// server is what the two interceptors have in common.
+// server is shared by the two interceptors.
 type server struct {
 	Options
 	gate *gate.Gate

@@ -19,15 +19,16 @@ const (
 	defaultMaxWait   = 30 * time.Second
 	defaultFirstWait = time.Second
 	maxDrained       = 64 << 10               // bytes of a denial that are read so that its connection can be used again
-	maxDraining      = 100 * time.Millisecond // for that
-	leastUnixTime    = 500_000_000            // of seconds in a header: a time in 1985, or a wait of 16 years
+	maxDraining      = 100 * time.Millisecond // longest time to read them
+	// smallest number of seconds in a header that is read as a Unix time: a time in 1985, or a wait of 16 years
+	leastUnixTime = 500_000_000
 )
 
 // Transport is a http.RoundTripper that obeys limits. The zero value is ready to use: it repeats a request that was
 // answered with 429 after the time in Retry-After, or after FirstWait, plus a random time.
 //
 // It repeats only requests whose body can be sent again: without a body, or with GetBody, which http.NewRequest sets
-// for buffers. If it does not repeat a request, it returns the denial at once: after the last attempt, or if the
+// for buffers. If it does not repeat a request, it returns the denial immediately: after the last attempt, or if the
 // deadline of the request or MaxWait would pass before the next one.
 type Transport struct {
 	// Base sends the requests. Default http.DefaultTransport.
@@ -61,7 +62,7 @@ type Transport struct {
 	// Domain is the domain of the rules, if there is a Decider.
 	Domain string
 
-	// Descriptors are what is limited, if there is a Decider.
+	// Descriptors define the descriptors of each request to the Decider.
 	Descriptors []Descriptor
 
 	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other
@@ -150,7 +151,7 @@ func (t *Transport) wait(r *http.Request) error {
 	switch {
 	case t.Decider == nil:
 		return nil
-	case t.gate == nil: // begin has panicked, and somebody has recovered: no request may go out unlimited
+	case t.gate == nil: // begin has panicked, and the caller has recovered: a request must not go out unlimited
 		check(t.Decider, t.Domain, t.Descriptors)
 	}
 	q := request(t.Domain, t.Descriptors, r, nil)

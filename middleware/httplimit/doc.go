@@ -21,7 +21,7 @@
 // limit the client's address too.
 //
 // A value that is longer than 256 bytes or not UTF-8 becomes its hash, so that clients cannot fill the store with long
-// values, and long tokens with the same beginning stay apart.
+// values, and long tokens with the same prefix have separate counters.
 //
 // # Requests whose cost is known later
 //

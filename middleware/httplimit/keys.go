@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate"
 )
 
-// Descriptor is what one descriptor of a limits.Request is made of: one key for each level of the rule.
+// Descriptor describes one descriptor of a limits.Request: one key for each level of the rule.
 type Descriptor []Key
 
 // Key makes one entry of a descriptor: a key of the rules, and a value from the request.
@@ -77,7 +77,8 @@ func Path(key string) Key {
 // lines for chi, gin and connect.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
-		if m != nil && r.Method != http.MethodConnect { // for CONNECT, a ServeMux may give the path that the client chose
+		// a ServeMux may return the path that the client chose for CONNECT
+		if m != nil && r.Method != http.MethodConnect {
 			if _, pattern := m.Handler(r); pattern != "" {
 				return pattern, true
 			}
@@ -88,7 +89,7 @@ func Pattern(key string) Key {
 
 // RemoteAddress takes the address of the client. Without trusted networks it is the peer of the connection. If the peer
 // is in a trusted network, it is a proxy: then X-Forwarded-For is read from its end, and the first address that is not
-// in a trusted network is the client's. The client may have forged the addresses before it. If an element is no
+// in a trusted network is the client's. The client may have forged the addresses before it. If an element is not an
 // address, the client is the last trusted proxy.
 //
 // List only networks of proxies that append to X-Forwarded-For. A peer on a unix socket is trusted if any network is.
@@ -100,8 +101,8 @@ func RemoteAddress(key string, trusted ...netip.Prefix) Key {
 	})
 }
 
-// Func takes what a function returns, such as a claim of a token that an earlier handler verified. False: there is no
-// value.
+// Func takes the value that a function returns, such as a claim of a token that an earlier handler verified. The
+// function returns false if the request has no value.
 func Func(key string, value func(*http.Request) (string, bool)) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
 }

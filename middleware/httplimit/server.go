@@ -14,18 +14,18 @@ type Options struct {
 	// Domain is the domain of the rules.
 	Domain string
 
-	// Descriptors are what is limited. A request passes if all of them have room.
+	// Descriptors define the descriptors of each request. A request passes if all of them have room.
 	Descriptors []Descriptor
 
 	// Mux knows the patterns of requests: see Pattern. Default: the next handler, if it is a *http.ServeMux.
 	Mux *http.ServeMux
 
-	// Cost returns what a request uses; nil: one hit.
+	// Cost returns the cost of a request. Nil charges one hit.
 	Cost func(*http.Request) limits.Amount
 
-	// Actual returns what a request has used, once the handler has returned: status is 200 if the handler set none, and
-	// bytes is the size of the body that it wrote. A handler can pass on what it knows in a value that the request's
-	// context points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
+	// Actual returns the real cost of a request after the handler has returned: status is 200 if the handler set none, and
+	// bytes is the size of the body that it wrote. A handler can pass the cost on in a value that the request's context
+	// points to. With Actual, Cost is reserved before the handler runs; the Decider must be a limits.Reserver.
 	Actual func(r *http.Request, status int, bytes int64) limits.Amount
 
 	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials
@@ -33,7 +33,7 @@ type Options struct {
 	Headers bool
 
 	// Denied answers a request that is denied. The headers are set; it writes status and body. d.Source is
-	// limits.FailClosed if there is no decision. Default: 429, or 503 without a decision, and a short text.
+	// limits.FailClosed if the Decider failed. Default: 429, or 503 if the Decider failed, and a short text.
 	Denied func(w http.ResponseWriter, r *http.Request, d limits.Decision)
 
 	// OnFailure is what happens to a request if the Decider returns an error. Default limits.OnFailureAllow; every other
@@ -122,13 +122,13 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// charge calls the next handler and charges what the request used.
+// charge calls the next handler and charges the real cost of the request.
 func (h *handler) charge(w http.ResponseWriter, r *http.Request, held *limits.Reservation) {
 	m := &measured{ResponseWriter: w}
 	returned := false
 	defer func() {
-		// A response that ends in a panic, such as a proxy's when its client goes away, is charged like any other: otherwise
-		// clients would get what they have read for free.
+		// A response that ends in a panic, such as a proxy's when its client goes away, is charged like any other. Otherwise
+		// clients would not pay for the bytes that they have read.
 		if !returned && m.status == 0 {
 			h.gate.Cancel(r.Context(), held)
 			return

@@ -32,13 +32,13 @@ const (
 // Options say how to reach a Redis, and which keys counters have there. One of URL and Client is required. Errors name
 // the variables of the service: REDIS_URL is the field URL.
 type Options struct {
-	// Client is a client of the program's own, instead of URL to TLS settings. A limiter connects as it does: to the same
-	// servers, with the same dialer, TLS, user and password, but with a pool of its own, so that neither waits for the
-	// other. Other settings of the client do not count, nor do its hooks and OnConnect. Keep it open until the limiter is
-	// closed: a client with sentinels finds the primary.
+	// Client is a client of the program, instead of the URL, Auth and TLS fields. A limiter connects as this client does:
+	// to the same servers, with the same dialer, TLS, user and password. It uses a separate pool, so that neither waits for
+	// the other. Other settings of the client do not count, nor do its hooks and OnConnect. Keep it open until the limiter
+	// is closed: a client with sentinels finds the primary.
 	//
 	// Only a type that go-redis does not define is used as it is. It loses a connection to each limiter, which waits for
-	// messages; while Redis hangs, each decision waits for its Timeout; and what Redis sends is not bounded. A Ring is an
+	// messages; while Redis hangs, each decision waits for its Timeout; and Redis' replies are not bounded. A Ring is an
 	// error.
 	Client goredis.UniversalClient
 
@@ -49,7 +49,7 @@ type Options struct {
 
 	Auth         string // password, or user:password
 	AuthFile     string // file with the same; it is read for every new connection
-	SentinelAuth string // of the sentinels
+	SentinelAuth string // password of the sentinels, or user:password
 
 	TLS        bool   // encrypt connections
 	CACert     string // file of the authorities to trust; empty: the system's
@@ -59,21 +59,21 @@ type Options struct {
 	PoolSize int           // most connections; on a cluster, to each node. Default 10
 	Timeout  time.Duration // longest wait for an answer, if the deadline of the call is not nearer. Default 1 s
 
-	// KeyPrefix begins every counter's key. Processes that share counters need the same one; it is CACHE_KEY_PREFIX of the
-	// service.
+	// KeyPrefix is the prefix of every counter's key. Processes that share counters need the same one; it is
+	// CACHE_KEY_PREFIX of the service.
 	KeyPrefix string
 
 	// LyftKeys gives counters the keys of envoyproxy/ratelimit, as REDIS_KEY_FORMAT=lyft of the service does.
 	LyftKeys bool
 
-	// Overrides follows the overrides that operators set in this Redis. Default: there are none.
+	// Overrides follows the overrides that operators set in this Redis. Default false.
 	Overrides bool
 }
 
 const defaultTimeout = time.Second
 
-// New returns a store for Options.Store of package ratelimit. ratelimit.Open reports what is wrong with its options,
-// and connects. Each limiter has connections of its own: at most PoolSize for decisions, two that learn of resets by
+// New returns a store for Options.Store of package ratelimit. ratelimit.Open reports mistakes in its options, and
+// connects. Limiters do not share connections: each has at most PoolSize for decisions, two that learn of resets by
 // other processes, and up to four for overrides.
 //
 // A limiter with a single Redis has six goroutines while nothing is decided: two send decisions, and there are more

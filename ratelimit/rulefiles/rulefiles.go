@@ -12,7 +12,7 @@ import (
 )
 
 // Dir is a directory of rule files (*.yaml), for Options.Dir. It is read with all directories below it. A change
-// applies within a second. A bad file keeps its last good version, and the log says what is wrong. Open fails if no
+// applies within a second. A bad file keeps its last good version, and the log says why it is bad. Open fails if no
 // file can be used.
 func Dir(path string) *ratelimit.RuleFiles {
 	return &ratelimit.RuleFiles{Open: func(o config.Options, apply func(config.Result)) (parts.Work, error) {

@@ -19,8 +19,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/async"
 )
 
-// What Envoy's filter says in %RESPONSE_CODE_DETAILS%, and the flag that it sets. A module can only set a custom flag
-// of that name.
+// The texts and flags of Envoy's filter: for %RESPONSE_CODE_DETAILS%, and as response flags. A module can only set a
+// custom flag of the same name.
 const (
 	detailsOverLimit = "request_rate_limited"
 	detailsError     = "rate_limiter_error"
@@ -39,7 +39,7 @@ func (a *answerSettings) read(m *ratelimitv3.RateLimit) error {
 		noEnvoyHeader:   m.GetDisableXEnvoyRatelimitedHeader(),
 		metadataIn:      cmp.Or(m.GetMetadataNamespace(), "envoy.filters.http.ratelimit"),
 	}
-	if a.status < 400 { // as Envoy's filter does
+	if a.status < 400 { // Envoy's filter does the same
 		a.status = 429
 	}
 	for i, h := range m.GetResponseHeadersToAdd() {
@@ -97,7 +97,7 @@ func (a *answerSettings) withResponseHeaders(headers []limiter.Header) []limiter
 	return headers
 }
 
-// answer does what Envoy's filter does with a decision, or without one.
+// answer answers a request as Envoy's filter does, with a decision or with the error of a failed one.
 func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
 	var headers []limiter.Header
 	if err == nil {
@@ -122,8 +122,8 @@ func (f *Filter) answer(s Stream, d *limiter.Decision, err error) Result {
 	return Stop
 }
 
-// prepare does all of an answer that may go wrong, and returns the headers. A panic is an error, and then there is no
-// answer yet.
+// prepare does every step of an answer that may fail, and returns the headers. A panic becomes an error before any
+// answer is sent.
 func (f *Filter) prepare(s Stream, d *limiter.Decision) (headers []limiter.Header, err error) {
 	defer async.Recover(&err)
 	f.setMetadata(s, d)
@@ -134,7 +134,7 @@ func (f *Filter) prepare(s Stream, d *limiter.Decision) (headers []limiter.Heade
 	return headers, nil
 }
 
-// fail is for a request without a decision.
+// fail answers a request without a decision.
 func (f *Filter) fail(s Stream, err error) Result {
 	if p, ok := errors.AsType[*async.PanicError](err); ok {
 		f.log.Error("a mistake in the module kept it from deciding a request", "panic", p.Value, "stack", string(p.Stack))

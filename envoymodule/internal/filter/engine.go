@@ -44,7 +44,7 @@ type engine struct {
 	users int
 }
 
-// store is what counts.
+// store holds the counters of the engines with the same store settings.
 type store struct {
 	*assembly.Counters
 	work  assembly.Background
@@ -55,7 +55,7 @@ type store struct {
 	limiters []*limiter.Limiter // limiters of the engines that use the store; they divide limits among the replicas
 }
 
-// again makes work begin anew after a panic, which would end Envoy.
+// again restarts work after a panic, which would otherwise end Envoy.
 func again(log *slog.Logger) func(assembly.Work) assembly.Work {
 	return func(work assembly.Work) assembly.Work {
 		return func(ctx context.Context) error {
@@ -116,8 +116,8 @@ func openEngine(o *engineSettings, log *slog.Logger, start bool) (*engine, error
 	return e, nil
 }
 
-// openStore returns the store for some settings. If it has no users, its work has not begun: the end of work may have
-// to wait for Redis, which the main thread of Envoy must not do for a configuration that is rejected. shared is locked.
+// openStore returns the store for some settings. The work of a store without users has not started. Ending that work
+// may have to wait for Redis, and Envoy's main thread must not wait when it rejects a configuration. shared is locked.
 func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 	if s := shared.stores[*o]; s != nil {
 		return s, nil
@@ -251,8 +251,8 @@ func (e *engine) close(log *slog.Logger, wait bool) {
 	}
 }
 
-// end counts one user of an engine less, and begins its end if there is none left. It returns what is closed when the
-// engines that end have ended, and whether no engine is left.
+// end counts one user of an engine less, and starts to end the engine if nobody uses it any more. It returns one
+// channel for each engine that is ending, closed at its end, and whether no engine is left.
 func (e *engine) end(log *slog.Logger) (ending []chan struct{}, last bool) {
 	shared.Lock()
 	defer shared.Unlock()

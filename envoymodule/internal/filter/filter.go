@@ -47,7 +47,7 @@ const (
 	external
 )
 
-// answerSettings are the settings for what Envoy does with a decision.
+// answerSettings are the settings for Envoy's answer to a decision.
 type answerSettings struct {
 	failureModeDeny bool
 	status          uint32
@@ -59,7 +59,7 @@ type answerSettings struct {
 	metadataIn      string
 }
 
-// counters count decisions by what became of them.
+// counters count decisions by their result.
 type counters struct{ ok, overLimit, failed, failureModeAllowed Counter }
 
 // defaultTimeout is the default of Envoy's rate limit filter.
@@ -146,8 +146,8 @@ type Call struct {
 
 	mu    sync.Mutex
 	state state
-	err   error       // of an answered call
-	waker Waker       // of a paused call
+	err   error       // error of an answered call
+	waker Waker       // wakes a paused call
 	timer *time.Timer // calls expire at the deadline of a paused call
 }
 
@@ -183,7 +183,8 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// release keeps a call for another request. Only one whose decision came at once has nobody else who knows it.
+// release keeps a call for another request. It is only for a call that was decided immediately: nobody else refers to
+// that.
 func (c *Call) release() {
 	const most = 64 // descriptors and entries, and KiB of text
 	if cap(c.entries) > most || cap(c.descriptors) > most || cap(c.text) > most<<10 {
@@ -275,7 +276,7 @@ func (c *Call) start(now time.Time) (decided bool, err error) {
 	return c.filter.engine.Start(&c.until, now, nil, &c.request, &c.decision, c.done)
 }
 
-// answer receives a decision that was not made at once. The engine calls it from any goroutine.
+// answer receives a decision that was not made immediately. The engine calls it from any goroutine.
 func (c *Call) answer(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -347,7 +348,7 @@ func (c *Call) Leave() {
 	}
 }
 
-// end frees what only a request that waits needs. The call is locked.
+// end frees the timer and the waker, which only a paused request has. The call is locked.
 func (c *Call) end() {
 	c.state = ended
 	c.timer.Stop()

@@ -107,7 +107,7 @@ func stringMatcher(m *matcherv3.StringMatcher) (func(string) bool, error) {
 	}
 }
 
-// lowerASCII is what Envoy ignores the case of.
+// lowerASCII changes the letters whose case Envoy ignores.
 func lowerASCII(s string) string {
 	b := []byte(s)
 	for i, c := range b {

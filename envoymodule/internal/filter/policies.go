@@ -22,15 +22,15 @@ type policy struct {
 	limit   *limiter.RequestLimit // nil: the rules'
 }
 
-// action adds an entry to the descriptor that is being made, or none if the item allows that. It returns false if there
-// is no descriptor.
+// action adds an entry to the descriptor that is being built, or none if the item allows that. It returns false if the
+// request has no such descriptor.
 type action func(*building) bool
 
-// hits returns how many hits a descriptor adds. It returns false if there is no descriptor. Nil: what requests without
-// a number add.
+// hits returns how many hits a descriptor adds, or false if the request has no such descriptor. Nil adds the same hits
+// as a request without a number.
 type hits func(*building) (uint64, bool)
 
-// building makes the descriptors of a request. What Envoy lends is copied into one text.
+// building builds the descriptors of a request. Values that Envoy lends are copied into one text.
 type building struct {
 	stream        Stream
 	sourceCluster string
@@ -67,7 +67,7 @@ func (b *building) copy(key, value string) bool {
 // build makes the descriptors of all policies of a stage.
 func (b *building) build(policies []policy, stage uint32) {
 	var room [16]int
-	ends := room[:0] // by descriptor: the index after its last entry
+	ends := room[:0] // index after the last entry of each descriptor
 	for i := range policies {
 		p := &policies[i]
 		if p.stage != stage {
@@ -172,7 +172,7 @@ var (
 func compileHits(h *routev3.RateLimit_HitsAddend) (hits, error) {
 	if h.GetFormat() == "" {
 		if h.Number == nil {
-			return nil, nil //nolint:nilnil // as without hits_addend
+			return nil, nil //nolint:nilnil // the same as without hits_addend
 		}
 		n := h.Number.GetValue()
 		return func(*building) (uint64, bool) { return n, true }, nil
@@ -200,7 +200,7 @@ func compileHits(h *routev3.RateLimit_HitsAddend) (hits, error) {
 			h.GetFormat())
 }
 
-// wholeHits is a number of hits, without its fraction. Beyond the bounds there is none.
+// wholeHits returns a number of hits, without its fraction. It returns false outside the bounds.
 func wholeHits(n float64) (uint64, bool) {
 	if n >= 0 && n <= maxHits {
 		return uint64(n), true
@@ -208,8 +208,8 @@ func wholeHits(n float64) (uint64, bool) {
 	return 0, false
 }
 
-// textHits reads a number as Envoy does. Envoy's filter also takes nan, as a number that uses up the limit; here there
-// is no descriptor then, as for other text.
+// textHits reads a number as Envoy does. Envoy's filter also accepts nan, as a number that uses up the limit. Here nan
+// adds no descriptor, like any other text that is not a number.
 func textHits(text string) (uint64, bool) {
 	if len(text) > 2 && text[0] == '0' && text[1]|0x20 == 'x' && !strings.ContainsAny(text, "pP") {
 		text += "p0" // Go wants an exponent in hexadecimal

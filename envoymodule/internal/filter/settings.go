@@ -23,8 +23,8 @@ import (
 type own struct {
 	engineSettings
 
-	SourceCluster string `json:"source_cluster"` // what Envoy calls --service-cluster, which a module cannot ask for
-	// processors for Go; default Go's own, and at least Envoy's concurrency and two more
+	SourceCluster string `json:"source_cluster"` // the value of Envoy's --service-cluster, which a module cannot ask for
+	// Processors is Go's GOMAXPROCS. The default is Go's, but at least Envoy's concurrency and two more.
 	Processors int `json:"gomaxprocs"`
 }
 
@@ -141,7 +141,7 @@ func decode(settings map[string]json.RawMessage, into func([]byte) error) error 
 	return into(text)
 }
 
-// plain removes what protojson puts into its messages so that nobody compares them.
+// plain removes the spaces that protojson varies in its messages so that nobody compares them.
 func plain(err error) error {
 	return errors.New(strings.Join(strings.Fields(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "),
 		"proto:")), " "))

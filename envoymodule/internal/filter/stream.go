@@ -5,15 +5,15 @@ import "github.com/ratelimitd/ratelimitd/internal/limiter"
 // Stream is a request as Envoy shows it. A text that it returns belongs to Envoy, and is valid only until the present
 // hook ends.
 type Stream interface {
-	Header(name string, index int) (value string, count int) // count: how many values the header has; 0: it is absent
-	RemoteAddress() (string, bool)                           // with its port
-	Cluster() (string, bool)                                 // of the route; false: the request has no route to a cluster
+	Header(name string, index int) (value string, count int) // count is how many values the header has, 0 if it is absent
+	RemoteAddress() (string, bool)                           // address and port
+	Cluster() (string, bool)                                 // cluster of the route; false without a route to a cluster
 	Metadata(from Source, space, key string) (string, bool)
 	MetadataNumber(from Source, space, key string) (float64, bool)
 
 	Count(c Counter)
 	SetMetadata(space string, message []byte) // a serialized google.protobuf.Struct
-	Flag(text string)                         // in %CUSTOM_FLAGS% of access logs
+	Flag(text string)                         // sets a flag for %CUSTOM_FLAGS% of access logs
 	AddToRequest(headers []limiter.Header)
 	AddToResponse(headers []limiter.Header)
 	Reply(status uint32, headers []limiter.Header, details string)

@@ -6,8 +6,8 @@ import (
 )
 
 // Client returns the address of the client of a request from a peer, "host:port" or an address. lines are the
-// X-Forwarded-For headers, in order. Without trusted proxies, or if the peer is none of them, the client is the peer. A
-// peer without an address is a unix socket: a process of this machine, which is trusted if any proxy is.
+// X-Forwarded-For headers, in order. Without trusted proxies, or if the peer is not one of them, the client is the
+// peer. A peer without an address is a unix socket: a process of this machine, which is trusted if any proxy is.
 //
 // Addresses are without zones, and IPv4 addresses in IPv6 form are IPv4 addresses, so that a client has one address
 // only.
@@ -34,10 +34,10 @@ func Client(peer string, lines []string, trusted []netip.Prefix) (netip.Addr, bo
 // walk goes from proxy to proxy.
 type walk struct {
 	trusted []netip.Prefix
-	client  netip.Addr // the last one that is known
+	client  netip.Addr // last address that is known
 }
 
-// begin reports whether the peer is a trusted proxy.
+// begin starts at the peer, and reports whether it is a trusted proxy.
 func (w *walk) begin(peer string) bool {
 	if addr, ok := parse(peer); ok {
 		w.client = addr
@@ -46,8 +46,8 @@ func (w *walk) begin(peer string) bool {
 	return len(w.trusted) > 0 && (peer == "" || peer[0] == '@' || peer[0] == '/')
 }
 
-// step goes to the address that a trusted proxy appended, and reports whether that is a trusted proxy too. What is no
-// address says nothing, so the client is then the last trusted proxy.
+// step goes to the address that a trusted proxy appended, and reports whether that is a trusted proxy too. If the
+// element is not an address, the client remains the last trusted proxy.
 func (w *walk) step(text string) bool {
 	text = strings.Trim(text, " \t")
 	if text == "" {

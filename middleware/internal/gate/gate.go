@@ -28,13 +28,12 @@ type Gate struct {
 	unlogged int       // failures since the last line
 }
 
-// Ask decides a request, or reserves what it uses, and waits if it is delayed. If the decider fails, the decision has
-// the source limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has
-// ended.
+// Ask decides a request, or reserves its cost, and waits if it is delayed. If the decider fails, the decision has the
+// source limits.FailOpen or limits.FailClosed, and the cause in Err. Ask itself returns an error only if ctx has ended.
 //
 // A request whose turn comes after its deadline is denied. With package ratelimit it counts nothing then. A client that
-// goes away while its request waits keeps the turn: if it were given back, others could be admitted at the same time as
-// those behind it.
+// goes away while its request waits keeps the turn: if the turn were given back, other requests could pass at the same
+// time as those behind it.
 func (g *Gate) Ask(ctx context.Context, r *limits.Request) (*limits.Reservation, error) {
 	held, err := g.ask(ctx, r)
 	if err != nil {
@@ -144,7 +143,7 @@ func (g *Gate) passes() bool {
 	return g.OnFailure == limits.OnFailureDefault || g.OnFailure == limits.OnFailureAllow
 }
 
-// Commit charges what a request used.
+// Commit charges the real cost of a request.
 func (g *Gate) Commit(ctx context.Context, held *limits.Reservation, used limits.Amount) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -153,7 +152,7 @@ func (g *Gate) Commit(ctx context.Context, held *limits.Reservation, used limits
 	}
 }
 
-// Cancel gives back what was reserved for a request that used nothing.
+// Cancel gives back the reservation of a request that used nothing.
 func (g *Gate) Cancel(ctx context.Context, held *limits.Reservation) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()

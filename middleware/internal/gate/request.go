@@ -4,12 +4,12 @@ import "github.com/ratelimitd/ratelimitd/limits"
 
 // Entry says how an entry is made of a value from a request.
 type Entry struct {
-	Key  string // of the rules
-	Or   string // the value for requests that have none; empty: the descriptor is left out
-	Hash bool   // the value is replaced by its hash
+	Key  string // key in the rules
+	Or   string // value for requests without one; if it is empty, their descriptor is left out
+	Hash bool   // whether the value is replaced by its hash
 }
 
-// Of returns the entry for a value. It returns false if there is none.
+// Of returns the entry for a value. It returns false if the value is missing and Or is empty.
 func (e *Entry) Of(value string, ok bool) (limits.Entry, bool) {
 	switch {
 	case !ok || value == "":
@@ -21,8 +21,8 @@ func (e *Entry) Of(value string, ok bool) (limits.Entry, bool) {
 	}
 }
 
-// Request makes a request to a decider: each descriptor is a list of keys, of which entry makes entries. A descriptor
-// without all its entries is left out. Nil: none is left.
+// Request builds a request to a decider. Each descriptor is a list of keys, and entry returns the entry of a key. A
+// descriptor that lacks an entry is left out. Request returns nil if no descriptor is left.
 func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor,
 	entry func(*Key) (limits.Entry, bool)) *limits.Request {
 	var q *limits.Request
@@ -51,8 +51,8 @@ type keyChecker interface {
 	CheckKeys(domain string, keys ...string) error
 }
 
-// Check panics if Request cannot use what it is given, or if the decider says that no rule can match a descriptor. The
-// panic names the package where. key returns the name of a key; false: the key is the zero value.
+// Check panics if Request cannot use its arguments, or if the decider reports that no rule can match a descriptor. The
+// panic names the package where. key returns the name of a key, or false for the zero key.
 func Check[Key any, Descriptor ~[]Key](where string, d limits.Decider, domain string, descriptors []Descriptor,
 	key func(*Key) (string, bool)) {
 	if d == nil {

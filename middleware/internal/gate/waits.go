@@ -13,8 +13,8 @@ const (
 
 // Waits are the waits of one request between its attempts.
 type Waits struct {
-	Attempts int           // that are left
-	Left     time.Duration // the most time to wait from now on, in all
+	Attempts int           // number of attempts that remain
+	Left     time.Duration // most time to wait from now on, in all
 
 	jitter time.Duration
 }

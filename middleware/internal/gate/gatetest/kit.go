@@ -1,5 +1,5 @@
-// Package gatetest contains what the tests of both middlewares share: rules and the deciders that count by them, a
-// decider that keeps what it is asked, and the checks that must hold over HTTP as over gRPC.
+// Package gatetest is the common part of the tests of both middlewares: rules and the deciders that count by them, a
+// decider that keeps the requests it is asked, and the checks that must hold over HTTP and over gRPC.
 //
 // It is only for tests. A Decider may be used by any goroutine.
 package gatetest
@@ -87,7 +87,7 @@ func service(t *testing.T, folder string) string {
 	return s.GRPCAddr.String()
 }
 
-// Left returns what is left of the tokens of ann.
+// Left returns ann's remaining tokens.
 func Left(t *testing.T, l limits.Decider) uint64 {
 	t.Helper()
 	r := limits.NewRequest("api", "tokens", "ann")
