@@ -21,7 +21,7 @@ var (
 // commentedActions are the rate_limits in the comment above the domain of a rule file.
 var commentedActions = regexp.MustCompile(`(?m)^(# rate_limits:\n(?:# .*\n)+)domain: (\w+)$`)
 
-// activeTimes is the key that takes a limit out of force at some times.
+// activeTimes is the key with the times at which a limit is active.
 var activeTimes = regexp.MustCompile(`\bactive: \{[^{}]*\}`)
 
 // shown are rules, and the rate_limits of Envoy that are shown with them.
@@ -29,7 +29,7 @@ type shown struct {
 	where, domain, rules, limits string
 }
 
-// item is one item of rate_limits: what it sends, and when.
+// item is one item of rate_limits: the entries that Envoy sends, and when it sends them.
 type item struct{ text string }
 
 func (s shown) items() []item {
@@ -43,7 +43,7 @@ func (s shown) items() []item {
 // ends reports whether Envoy sends the item when a request has ended.
 func (i item) ends() bool { return strings.Contains(i.text, "apply_on_stream_done: true") }
 
-// returns reports whether the item gives back what another item took when the request began.
+// returns reports whether the item returns hits that another item charged at the start of the request.
 func (i item) returns() bool {
 	return i.ends() && (strings.Contains(i.text, "commit_id") || strings.Contains(i.text, "is_negative_hits: true"))
 }
@@ -83,7 +83,8 @@ var clients = map[string]string{
 	"Volume": "vol-1", "Webhook": "B1", "Workspace": "T1",
 }
 
-// allShown returns what pages and rule files show. Each has a domain of its own, because pages may use a domain twice.
+// allShown returns the examples of pages and rule files. Each gets a separate domain, because pages may use a domain
+// twice.
 func allShown(t *testing.T) []shown {
 	t.Helper()
 	var all []shown
@@ -94,7 +95,7 @@ func allShown(t *testing.T) []shown {
 	}
 	walk(t, "../../docs", ".md", func(name, text string) {
 		beside := make(map[string]bool)
-		rules := make(map[string]string) // of the page, by domain; the last version of a file is active
+		rules := make(map[string]string) // rule files of the page, by domain; only the last version of a file counts
 		for _, m := range shownRules.FindAllStringSubmatch(text, -1) {
 			rules[m[2]] = m[1]
 		}
@@ -217,9 +218,9 @@ func ask(t *testing.T, method, address, path, plan string) int {
 	return res.StatusCode
 }
 
-// What is shown for the end of a request takes effect. If an item charges, another one asks before a request: with a
-// limit of 1, and no other item that counts, a real Envoy denies some request. If an item gives back, what the
-// beginning took is free again: with room for one request, a second one passes.
+// Items for the end of a request take effect in every example. If an item charges, we keep the item that asks before a
+// request, and no other: with a limit of 1, a real Envoy denies some request. If an item returns hits, the hits charged
+// at the start are free again: with room for one request, a second one passes.
 func TestShownEnds(t *testing.T) {
 	needsEnvoy(t)
 	numbers := regexp.MustCompile(`\b(requests_per_unit|burst): \d+`)

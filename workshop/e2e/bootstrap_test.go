@@ -10,15 +10,15 @@ import (
 	"text/template"
 )
 
-// bootstrap is the configuration of an Envoy. What a test is about stands in the test as Envoy's own YAML; the rest is
-// in testdata/envoy.yaml.
+// bootstrap is the configuration of an Envoy. Each test has the settings that it tests as Envoy's YAML; all other
+// settings are in testdata/envoy.yaml.
 type bootstrap struct {
 	Name      string
 	Listeners []listener
 	Clusters  []cluster
 	More      string // more settings at the top
 
-	Env  []string // of the process
+	Env  []string // additional environment of the process
 	Args []string // more of the command line
 }
 
@@ -27,7 +27,7 @@ type bootstrap struct {
 type listener struct {
 	Name    string
 	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
-	Timeout string // of the filter's call; default 10s: being slow on a busy machine is no error here
+	Timeout string // timeout of the filter's call; default 10s: being slow is not an error here
 	Filter  string // more settings of the filter
 	Module  string // settings of the module, which then takes the place of the filter
 
@@ -97,7 +97,7 @@ func (b bootstrap) write(t *testing.T, dir string) string {
 	return file
 }
 
-// indent moves a block of YAML to the right by a number of spaces, on lines of its own.
+// indent moves a block of YAML to the right by a number of spaces, and starts it on a new line.
 func indent(spaces int, block string) string {
 	block = strings.Trim(block, "\n")
 	if block == "" {

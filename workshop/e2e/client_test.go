@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// response is what a client sees.
+// response is an answer, as a client gets it.
 type response struct {
 	code   int
 	header http.Header

@@ -63,7 +63,7 @@ func everything(t *testing.T, least time.Duration) {
 		})
 	}
 	judged()
-	const room = 15 * time.Second // for one more round
+	const room = 15 * time.Second // time for one more round
 	for round := 0; round == 0 || time.Since(start) < least-room; round++ {
 		before := counted().Error
 		limit += 10

@@ -60,7 +60,7 @@ func port(address string) string {
 	return port
 }
 
-// The published files do what the text about them describes.
+// The published files work as the text about them describes.
 func TestExamples(t *testing.T) {
 	for _, c := range published {
 		t.Run(c.name, func(t *testing.T) {

@@ -20,7 +20,7 @@ func byHow(name, filter string) listener {
 `}
 }
 
-// Redis is gone. The rule's on_error decides what a client sees; for error, Envoy's failure mode decides.
+// Redis is gone. The rule's on_error decides the answer; for error, Envoy's failure mode decides.
 func TestRedisGone(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

@@ -36,7 +36,7 @@ func startFleetWith(t *testing.T, rule string, env ...string) *fleet {
 	for i := range 2 {
 		f.services = append(f.services, startService(t, fmt.Sprintf("ratelimitd %d", i+1), f.rules, env...))
 	}
-	t.Cleanup(func() { // stops both at once: each may take a while
+	t.Cleanup(func() { // signals all before it waits for any: each may take a while to stop
 		for _, s := range f.services {
 			if s.Running() {
 				s.Signal(t, syscall.SIGTERM)
@@ -52,7 +52,7 @@ func (f *fleet) clusters() []cluster {
 }
 
 // agree checks that Envoy and the services counted the same numbers of passed, denied and failed calls. The services
-// must have had no other callers.
+// must not have had other clients.
 func (f *fleet) agree(t *testing.T, envoys []*envoy, listeners ...string) {
 	t.Helper()
 	var theirs verdicts

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// What Envoy AI Gateway 1.1 writes into Envoy works with ratelimitd as its rate limit service: the rules and
-// rate_limits of a QuotaPolicy with a bucket for one header and a default bucket, and those of a BackendTrafficPolicy
-// for llmRequestCosts. Its own filter counts the tokens and writes them as metadata, which takes a fixed number of them
-// here.
+// The configuration that Envoy AI Gateway 1.1 writes into Envoy works with ratelimitd as its rate limit service: the
+// rules and rate_limits of a QuotaPolicy with a bucket for one header and a default bucket, and those of a
+// BackendTrafficPolicy for llmRequestCosts. The gateway's own filter counts the tokens and writes them as metadata.
+// Here the metadata has a fixed number of tokens.
 func TestAIGateway(t *testing.T) {
 	page, err := os.ReadFile(budgetsPage)
 	if err != nil {
@@ -90,11 +90,11 @@ descriptors:
 			})
 		}
 	}
-	// Each request counts 1 when it begins and 40 when it ends: the default bucket is empty after three requests, and the
+	// Each request counts 1 at its start and 40 at its end: the default bucket is empty after three requests, and the
 	// bucket of premium requests after five. A premium request uses both, and is denied when both are empty.
 	send("/quota", []int{200, 200, 200, 429})
 	send("/quota", []int{200, 200, 200, 200, 200, 429}, "x-tier", "premium")
-	// A request that begins looks, and its end charges 40.
+	// A request only looks at its start, and charges 40 at its end.
 	send("/costs", []int{200, 200, 200, 429}, "x-user", "ada")
 	send("/costs", []int{200}, "x-user", "bob")
 }

@@ -78,7 +78,7 @@ tracing:
 	}
 }
 
-// recorder passes one connection at a time on to a server, and keeps what the client sends.
+// recorder passes one connection at a time on to a server, and records the bytes that the client sends.
 type recorder struct {
 	addr string
 
@@ -136,7 +136,7 @@ func (r *recorder) blocks(t *testing.T) (all [][]byte) {
 	for {
 		frame, err := framer.ReadFrame()
 		if err != nil {
-			return all // what follows is not complete
+			return all // the next frame is incomplete
 		}
 		if f, ok := frame.(*http2.HeadersFrame); ok {
 			all = append(all, bytes.Clone(f.HeaderBlockFragment()))

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// load sends requests at an even pace, however long the answers take. Each caller has its own connection and at most
+// load sends requests at an even pace, however long the answers take. Each client has its own connection and at most
 // one request in flight. A request that is not answered within patience is a failure.
 type load struct {
 	stopping context.CancelFunc
@@ -23,7 +23,7 @@ type load struct {
 	phase    atomic.Int32
 
 	mu      sync.Mutex
-	tallies map[int32]tally // by the phase in which the request was sent
+	tallies map[int32]tally // results by phase; a request belongs to the phase in which it was sent
 }
 
 // tally counts the results of requests.
@@ -57,7 +57,7 @@ func (s tally) String() string {
 
 const (
 	callers   = 8
-	perSecond = 400 // requests per second of all callers together
+	perSecond = 400 // requests per second of all clients together
 )
 
 // startLoad sends requests to a listener of these Envoys until it is stopped, for this number of users in turn
@@ -74,7 +74,7 @@ func startLoad(t *testing.T, listener, path string, users int, envoys ...*envoy)
 	return l
 }
 
-// call sends one caller's requests.
+// call sends one client's requests.
 func (l *load) call(ctx context.Context, caller int, url string, users int) {
 	transport := new(http.Transport)
 	defer transport.CloseIdleConnections()
@@ -125,7 +125,7 @@ func (s *tally) send(client *http.Client, req *http.Request) error {
 	return nil
 }
 
-// next begins a phase, waits for at least n results of requests sent in it, and returns the tally of the phase.
+// next starts a phase, waits for at least n results of requests sent in it, and returns the tally of the phase.
 func (l *load) next(t *testing.T, n int) tally {
 	t.Helper()
 	phase := l.phase.Add(1)

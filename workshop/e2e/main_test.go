@@ -16,7 +16,7 @@ const module = "../.."
 var (
 	envoyBinary string // empty: not found
 	ratelimitd  string // the service, built from this module
-	built       string // the directory of what is built
+	built       string // the directory of the binaries that the tests build
 )
 
 // TestMain finds Envoy and builds the service.
@@ -66,7 +66,7 @@ func findEnvoy() string {
 	return path
 }
 
-// needsEnvoy skips a test if there is no Envoy. In CI, TestMain has already failed then.
+// needsEnvoy skips a test if no Envoy was found. In CI, TestMain has already failed then.
 func needsEnvoy(t *testing.T) {
 	t.Helper()
 	if envoyBinary == "" {

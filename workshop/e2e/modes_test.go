@@ -23,7 +23,8 @@ func byHeaders(filter string, keys ...string) listener {
 	return l
 }
 
-// With SHADOW_MODE no request is denied and clients see nothing, but metrics show what would have been denied.
+// With SHADOW_MODE no request is denied and clients notice nothing, but metrics count the requests that would be
+// denied.
 func TestShadowMode(t *testing.T) {
 	f := startFleet(t, "headers: [ratelimit, retry-after]\n"+perUser(1), "SHADOW_MODE=true")
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
@@ -75,7 +76,8 @@ descriptors:
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// Limits can be settings of the filter instead of routes. Envoy can use Google's gRPC client instead of its own.
+// The filter can have limits in its own settings, without routes. Envoy can use Google's gRPC client instead of its
+// own.
 func TestFilterSettings(t *testing.T) {
 	f := startFleet(t, perUser(1))
 	const noLimits = `

@@ -171,7 +171,7 @@ type measuredCase struct {
 	name     string
 	e        *envoy
 	listener string
-	s        *service // nil: there is none
+	s        *service // the service to measure too; nil if Envoy calls no service
 	keys     int      // default 100
 }
 

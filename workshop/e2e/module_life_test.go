@@ -21,7 +21,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/build"
 )
 
-// moduleUser is what a module needs to limit each user.
+// moduleUser returns settings with which a module limits each user.
 func moduleUser(rules string, more ...string) string {
 	const limits = "rate_limits: [{actions: [{request_headers: {header_name: x-user, descriptor_key: user}}]}]"
 	return strings.Join(append([]string{"domain: e2e", "rules: " + rules, limits}, more...), "\n")
@@ -42,8 +42,8 @@ func startModule(t *testing.T, name string, u *upstream, settings string, more .
 	return startEnvoy(t, b)
 }
 
-// What the module cannot obey is an error when the configuration loads, and Envoy's log says what to do. Nothing is
-// connected for that.
+// Settings that the module cannot obey are an error when the configuration loads, and Envoy's log says how to fix them.
+// The module connects to nothing to check them.
 func TestModuleRejects(t *testing.T) {
 	env := needsModule(t)
 	good := moduleUser(rules(t, perUser(1)))
@@ -64,7 +64,7 @@ func TestModuleRejects(t *testing.T) {
 	}
 }
 
-// validate returns what Envoy says of a module with these settings and routes.
+// validate returns Envoy's output when it validates a module with these settings and routes.
 func validate(t *testing.T, settings, routes string, env []string) string {
 	t.Helper()
 	b := bootstrap{
@@ -77,8 +77,8 @@ func validate(t *testing.T, settings, routes string, env []string) string {
 	return string(said)
 }
 
-// A module that does not fit to its Envoy is rejected, and the log names what is missing: a function that the module
-// calls, or one that Envoy calls.
+// A module that does not fit its Envoy is rejected, and the log names the missing function: one that the module calls,
+// or one that Envoy calls.
 func TestModuleOfAnotherEnvoy(t *testing.T) {
 	needsEnvoy(t)
 	needsCompiler(t)
@@ -106,7 +106,7 @@ func counts(codes []int) map[int]int {
 	return all
 }
 
-// storm sends n requests of each user, from many callers, to several Envoys in turn. It returns how many of each user
+// storm sends n requests of each user, over 64 connections, to several Envoys in turn. It returns how many of each user
 // passed.
 func storm(t *testing.T, users, n int, envoys ...*envoy) []int {
 	t.Helper()
@@ -343,8 +343,8 @@ resources:
       value:`+indent(8, settings))
 }
 
-// Configurations change: by LDS, RDS and ECDS. Each change makes a new configuration, and all count together. A
-// configuration that is rejected leaves the old one in force.
+// Configurations change: by LDS, RDS and ECDS. Each change makes a new configuration, and all count together. If a
+// configuration is rejected, the old one stays active.
 func TestModuleUpdates(t *testing.T) {
 	env := needsModule(t)
 	dir := t.TempDir()
@@ -542,7 +542,7 @@ func TestModuleHotRestart(t *testing.T) {
 	}
 }
 
-// The example limits what its rules say.
+// The example enforces the limits of its rules.
 func TestModuleExample(t *testing.T) {
 	env := needsModule(t)
 	text, err := os.ReadFile("../../examples/envoy-module/envoy.yaml")

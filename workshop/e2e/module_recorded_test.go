@@ -51,8 +51,9 @@ type recordedOn struct {
 type recording struct {
 	name, rules string
 	domains     []string
-	items       [][]string // by the place of a descriptor in its request; NAME stands for the name of the item's headers
-	exchanges   []exchange
+	// items by the position of a descriptor in its request; NAME stands for the name of the item's headers
+	items     [][]string
+	exchanges []exchange
 }
 
 // exchange is a recorded request, as a client of Envoy sends it, and the answer.
@@ -63,8 +64,8 @@ type exchange struct {
 	want    *ratelimitv3.RateLimitResponse
 }
 
-// The module answers as envoyproxy/ratelimit has answered: the status, the headers with the limits and what is left,
-// and the metadata, which shows the descriptors too. Nobody can stop Envoy's clock, so a case in which a minute ended
+// The module answers like envoyproxy/ratelimit did: the status, the headers with the limits and the remaining hits, and
+// the metadata, which shows the descriptors too. Nobody can stop Envoy's clock, so a case in which a minute ended
 // is repeated: the recordings have no shorter window.
 func TestModuleDecidesAsRecorded(t *testing.T) {
 	needsModule(t)

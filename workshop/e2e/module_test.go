@@ -18,7 +18,7 @@ import (
 var buildModule = sync.OnceValue(func() error { return build.EnvoyModule(built) })
 
 // needsModule builds the module for Envoy, and returns the environment in which Envoy finds it. It skips the test if
-// there is no Envoy or no C compiler.
+// Envoy or a C compiler is missing.
 func needsModule(t *testing.T) []string {
 	t.Helper()
 	needsEnvoy(t)
@@ -131,8 +131,8 @@ var sameRequests = [][]string{
 	{"?=&&q=a%20b", "x-forwarded-for", "2001:db8::10.1.2.3", "x-cost", "1_0"},
 }
 
-// The module makes the same descriptors of a request as Envoy's own filter, and the same answers. What the service is
-// asked is what its dynamic metadata shows, which is set by both.
+// The module makes the same descriptors of a request as Envoy's own filter, and the same answers. Its descriptors are
+// visible in the dynamic metadata, which both set.
 func TestModuleIsTheFilter(t *testing.T) {
 	env := needsModule(t)
 	dir := rules(t, `

@@ -177,14 +177,15 @@ func (n *nginx) get(ctx context.Context, path string) (*http.Response, error) {
 // logged is a line of NGINX about a request that it delays or denies. The excess is in requests.
 var logged = regexp.MustCompile(`(delaying|limiting) request(?:s)?, (?:dry run, )?excess: (\d+)\.(\d{3}),? by zone "(\w+)"`)
 
-// judged is what NGINX did with a request.
+// judged is NGINX's decision about a request.
 type judged struct {
 	zone   string
 	denied bool
 	delay  time.Duration
 }
 
-// next returns what NGINX has logged since the last call: nothing about requests that pass at once.
+// next returns the decisions that NGINX has logged since the last call. It logs nothing about requests that pass
+// without delay.
 func (n *nginx) next(t *testing.T) []judged {
 	t.Helper()
 	text, err := os.ReadFile(n.log)
@@ -222,7 +223,7 @@ func fakeTime(t *testing.T) string {
 }
 
 // A leaky bucket judges each request as NGINX's limit_req does, to the millisecond, over many random arrivals. NGINX
-// has a clock that stands still between requests. What it does with each request becomes a case for ratelimitd test.
+// has a clock that stands still between requests. Each of its decisions becomes a case for ratelimitd test.
 func TestLeakyBucketIsLimitReq(t *testing.T) {
 	racetest.Sequential(t)
 	needsEnvoy(t) // the service is built then
@@ -304,8 +305,8 @@ func TestLeakyBucketIsLimitReq(t *testing.T) {
 	t.Logf("NGINX: %v\n%s", counts, out)
 }
 
-// Eight requests come at once, to NGINX and to Envoy with ratelimitd: both let the same number through, and hold each
-// for as long.
+// Eight requests arrive together, at NGINX and at Envoy with ratelimitd: both let the same number through, and hold
+// each for the same time.
 func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 	f := startFleet(t, zoneRules("envoy_delay: true\n"))
 	locations := ""
@@ -346,7 +347,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 	type result struct {
 		start  time.Time
 		passed int
-		denied time.Duration // until the last one that was denied
+		denied time.Duration // time until the last denial
 	}
 	results := make(map[string]*result)
 	var (
@@ -378,7 +379,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 	}
 	group.Wait()
 	came := make(map[string][]arrival)
-	delays := make(map[string][]time.Duration) // that the proxies were told, or told themselves
+	delays := make(map[string][]time.Duration) // delays by zone and proxy: from the answer to Envoy, and from NGINX's log
 	for _, a := range f.upstream.arrivals() {
 		zone := strings.Split(a.path, "/")[1]
 		came[zone+" "+a.via] = append(came[zone+" "+a.via], a)
@@ -399,7 +400,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 		for via := range proxies {
 			name := z.name + " " + via
 			r, came, delays := results[name], came[name], delays[name]
-			fits := 1 + z.burst // and what drains until the last is judged, if the machine is slow
+			fits := 1 + z.burst // more fit if the machine is slow: the bucket drains until the last denial
 			if most := fits + int(r.denied*time.Duration(z.perSecond)/time.Second); r.passed < fits || r.passed > most || r.denied == 0 {
 				t.Errorf("%s: %d of %d passed, want %d to %d", name, r.passed, requests, fits, most)
 			}
@@ -408,7 +409,7 @@ func TestEnvoyWaitsLikeNGINX(t *testing.T) {
 			}
 			slices.Sort(delays)
 			for i, a := range came {
-				longest := z.waits(min(i, z.burst)) // behind i others, less what drained before it came
+				longest := z.waits(min(i, z.burst)) // behind i others, minus the hits that drained before it came
 				if got := a.at.Sub(r.start); got < z.waits(i)-slack {
 					t.Errorf("%s: request %d arrived after %v, want %v", name, i+1, got, z.waits(i))
 				}

@@ -37,7 +37,7 @@ descriptors:
 	e := startEnvoy(t, bootstrap{Clusters: []cluster{upstreamCluster(f.upstream), rls(f.services...).with(often)}, Listeners: []listener{byUser("")}})
 	e.awaitHealthy(t, "rls", 2)
 
-	// passes sends requests from several clients at once and checks how many pass; the others must be denied.
+	// passes sends requests from several clients at the same time and checks how many pass; the others must be denied.
 	passes := func(user string, sent, want int) {
 		t.Helper()
 		var passed, denied atomic.Int64
@@ -96,7 +96,7 @@ descriptors:
 	change(0, "Set", override("ada", `, "unlimited": true`))
 	passes("ada", 30, 30)
 	change(1, "Remove", override("ada", ""))
-	passes("ada", 20, 0) // what was used before it was lifted stays used
+	passes("ada", 20, 0) // hits used before the limit was lifted stay used
 
 	until := time.Now().Add(4 * time.Second).Truncate(time.Second)
 	change(0, "Set", override("eve", `, "blocked": true, "expiresAt": "`+until.UTC().Format(time.RFC3339)+`"`))

@@ -17,10 +17,10 @@ type dialect struct {
 	name, path string
 
 	body func(model string, most int, stream bool) any // a request for at most this many tokens; 0: it does not say
-	open func(input int) []any                         // the events at the beginning
+	open func(input int) []any                         // the events at the start
 	word func() any                                    // an event with a token
 	last func(input, output int) []any                 // the events at the end, with the usage
-	json func(input, output int) any                   // an answer that is no stream
+	json func(input, output int) any                   // an answer without a stream
 }
 
 type object = map[string]any
@@ -124,7 +124,7 @@ func (d dialect) request(t *testing.T, model string, most int, stream bool) stri
 	return string(text)
 }
 
-// event is an event as it is sent. Anthropic names its events; OpenAI ends a stream with a word that is no JSON.
+// event is an event as it is sent. Anthropic names its events; OpenAI ends a stream with a word that is not JSON.
 func (d dialect) event(of any) string {
 	if of == nil {
 		return "data: [DONE]\n\n"
@@ -142,7 +142,7 @@ func (d dialect) event(of any) string {
 
 // An answer's tokens: x-input and x-output say how many. x-end says how the answer ends; without it, as it should.
 const (
-	withoutUsage = "without usage" // nothing says what was used
+	withoutUsage = "without usage" // the answer does not report the used tokens
 	aborted      = "aborted"       // the provider hangs up after the first half
 	left         = "left"          // the client goes away after the first half: the provider waits for that
 	failing      = "failing"       // each request gets an error
@@ -150,14 +150,15 @@ const (
 )
 
 // provider is an upstream that serves models in all dialects: a token is one event of a stream. It sends the first half
-// of a stream at once, and the rest, and answers that are no streams, when its wave continues.
+// of a stream immediately. It sends the rest, and answers without streams, when its wave continues.
 type provider struct {
 	addr string
 
-	mu       sync.Mutex
-	decided  *sync.WaitGroup // of the wave: one for each request. Clients end those of streams, the provider all others
-	wave     chan struct{}   // closed when the wave continues
-	attempts map[string]int  // by x-request-id
+	mu sync.Mutex
+	// counts the undecided requests of the wave. Clients count down those of streams, the provider all others
+	decided  *sync.WaitGroup
+	wave     chan struct{}  // closed when the wave continues
+	attempts map[string]int // number of attempts of each request, by x-request-id
 	bodies   []string
 }
 
@@ -170,7 +171,7 @@ func startProvider(t *testing.T) *provider {
 	return p
 }
 
-// begin begins a wave, of which nothing ends before all its requests are decided.
+// begin starts a wave. None of its requests ends before all are decided.
 func (p *provider) begin(decided *sync.WaitGroup) (end func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -47,7 +47,7 @@ type pace struct {
 	ended  sync.WaitGroup
 	began  time.Time
 	mu     sync.Mutex
-	passed map[int]int // by second since began
+	passed map[int]int // requests that passed, by second after the start
 	sent   map[int]int
 }
 

@@ -33,7 +33,7 @@ func startFar(t *testing.T, addr string) string {
 
 // Two regions are 80 ms apart, and Envoy waits for 20 ms or for 500 ms. While something is left, a request outside the
 // home waits for a trip: within 20 ms it has no answer, and Envoy's failure mode decides. Once the limit is used up,
-// every request is denied at once.
+// every request is denied immediately.
 func TestEnvoyAcrossRegions(t *testing.T) {
 	const limit = 100
 	needsEnvoy(t)
@@ -94,7 +94,7 @@ descriptors:
 		for _, deny := range []bool{false, true} {
 			t.Run(fmt.Sprintf("timeout %s, failure_mode_deny %v", timeout, deny), func(t *testing.T) {
 				user, us, eu := fmt.Sprint(timeout, deny), fmt.Sprint("us", timeout, deny), fmt.Sprint("eu", "0.5s", deny)
-				// some sends requests in us, and returns what Envoy counted.
+				// some sends requests in us, and returns Envoy's count of their verdicts.
 				some := func(n int) verdicts {
 					before := e.verdicts(t, us)
 					e.codes(t, n, us, "/", "x-user", user)

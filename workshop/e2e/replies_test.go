@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// What a client gets: a status, Envoy's headers and ours, a body. Also what the access log records.
+// Everything that a client gets: a status, Envoy's headers and ours, a body. Also the record in the access log.
 func TestReplies(t *testing.T) {
 	accessLog := filepath.Join(t.TempDir(), "access")
 	f := startFleet(t, `
@@ -206,7 +206,7 @@ access_log:
 		}
 		has(t, denied, "ratelimit-remaining", "0")
 		hasSeconds(t, denied, "retry-after", 1, 86400)
-		has(t, denied, "content-type") // without a body there is no type
+		has(t, denied, "content-type") // an answer without a body has no content-type
 	})
 	t.Run("headers that a rule file defines", func(t *testing.T) {
 		user := []string{"x-user", "u"}

@@ -23,8 +23,8 @@ type service struct {
 
 	name string
 	env  []string
-	rest []string // of the command line
-	past answers  // of its earlier processes
+	rest []string // arguments of the command line
+	past answers  // answers of its earlier processes
 }
 
 // rules writes a directory of rule files and returns its path. Each text is one file.
@@ -61,7 +61,7 @@ func startService(t *testing.T, name, rules string, env ...string) *service {
 	s := &service{name: name, rest: []string{"--rules", rules}}
 	s.env = append([]string{
 		"GRPC_PORT=" + freePort(t),
-		"REDIS_OP_TIMEOUT=5s", // being slow on a busy machine is no error here
+		"REDIS_OP_TIMEOUT=5s", // a slow answer on a busy machine is not an error here
 	}, env...)
 	s.start(t)
 	return s

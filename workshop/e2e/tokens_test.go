@@ -25,7 +25,7 @@ import (
 const budgetExample = "../../examples/llm-budget/envoy.yaml"
 
 // startBudget starts the published Envoy before a provider, or before its own stand-in, with these services. It changes
-// only addresses and timeouts, and what more says.
+// only addresses and timeouts, and adds the arguments in more.
 func startBudget(t *testing.T, p *provider, more []string, services ...*service) *envoy {
 	t.Helper()
 	text, err := os.ReadFile(budgetExample)
@@ -63,7 +63,7 @@ func startBudget(t *testing.T, p *provider, more []string, services ...*service)
 type call struct {
 	dialect
 	stream       bool
-	most, output int    // the most that it asks for, and what it gets
+	most, output int    // the max_tokens of the request, and the tokens of the answer
 	end          string // how its answer ends
 
 	model string // "" is small
@@ -115,7 +115,7 @@ func (c call) sent() string {
 	return c.half(c.input(), c.output)
 }
 
-// waveResult is what became of requests that ran at the same time.
+// waveResult is the result of requests that ran at the same time.
 type waveResult struct {
 	passed, denied, reserved, used, charged int
 	beyond                                  int // how many more tokens than allowed requests used
@@ -146,7 +146,7 @@ func (p *provider) run(t *testing.T, e *envoy, user string, calls []call) (sum w
 			}
 			tell := sync.OnceFunc(decided.Done)
 			if !c.stream {
-				tell = func() {} // the provider tells, because there is no answer yet
+				tell = func() {} // the provider tells, because an answer without a stream comes only at the end of the wave
 			}
 			defer tell()
 			if c.end == left && !c.stream {
@@ -206,7 +206,7 @@ func (p *provider) run(t *testing.T, e *envoy, user string, calls []call) (sum w
 	return sum
 }
 
-// awaitUsed waits until a counter holds exactly this number: what was reserved is then committed.
+// awaitUsed waits until a counter has exactly this number of hits. Then all reserved hits are committed.
 func awaitUsed(t *testing.T, s *service, want int, path ...string) {
 	t.Helper()
 	await(t, "all requests to be charged", func(ctx context.Context) error {
@@ -234,8 +234,8 @@ func startBudgetService(t *testing.T, rule string, env ...string) *service {
 	return startService(t, "ratelimitd", rules(t, rule), append(env, "RATELIMITD_ADMIN_TOKEN_FILE="+tokens)...)
 }
 
-// However a request ends, the budget loses what the provider reports. If nothing is reported, it loses at least what
-// was used, and at most what was reserved.
+// No matter how a request ends, the budget loses the tokens that the provider reports. If it reports none, the budget
+// loses at least the used tokens, and at most the reserved ones.
 func TestTokensOfEachEnd(t *testing.T) {
 	p := startProvider(t)
 	s := startBudgetService(t, fmt.Sprintf(userBudget, 1_000_000))
@@ -304,7 +304,8 @@ func requests(n int, seed uint64, stream func(i int) bool) []call {
 	return all
 }
 
-// spend sends waves of 64 requests at once until a whole wave is denied, and returns what the others used.
+// spend sends waves of 64 parallel requests until a whole wave is denied. It returns how many tokens the earlier waves
+// used.
 func spend(t *testing.T, p *provider, e *envoy, s *service, user string, seed uint64, stream func(i int) bool) (total waveResult, waves int) {
 	t.Helper()
 	for {
@@ -317,7 +318,7 @@ func spend(t *testing.T, p *provider, e *envoy, s *service, user string, seed ui
 	}
 }
 
-// 64 requests at once never use more than their user's budget, and leave less than a twentieth of it. Other requests
+// 64 parallel requests never use more than their user's budget, and leave less than a twentieth of it. Other requests
 // follow until none fits. Half the runs count in one process, the others in Redis with two.
 func TestTokenBudgetHolds(t *testing.T) {
 	const budget, runs = 1000, 20
@@ -353,7 +354,7 @@ func TestTokenBudgetHolds(t *testing.T) {
 	}
 }
 
-// Without a reservation, all requests that arrive at once pass, and all are charged.
+// Without a reservation, all requests that arrive together pass, and all are charged.
 func TestTokensLookThenCharge(t *testing.T) {
 	const budget = 1000
 	p := startProvider(t)
@@ -459,7 +460,7 @@ const budgetsPage = "../../docs/do/llm-budgets.md"
 
 var pageBlock = regexp.MustCompile("(?s)```(yaml|console)\n(.*?)```\n")
 
-// The commands of the page answer what it shows, and its settings are those of the published files.
+// The commands of the page print the output that it shows, and its settings are those of the published files.
 func TestBudgetsPage(t *testing.T) {
 	page, err := os.ReadFile(budgetsPage)
 	if err != nil {
@@ -504,7 +505,7 @@ func TestBudgetsPage(t *testing.T) {
 	awaitUsed(t, s, 10, "user", "ada")
 }
 
-// unindented is a text without the spaces at the beginning of its lines.
+// unindented returns a text without the spaces at the start of its lines.
 func unindented(text string) string {
 	var all strings.Builder
 	for line := range strings.Lines(text) {

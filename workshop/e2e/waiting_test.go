@@ -62,7 +62,7 @@ descriptors:
 		var (
 			mu     sync.Mutex
 			passed int
-			denied time.Duration // until the last one that was denied
+			denied time.Duration // time until the last denial
 			all    sync.WaitGroup
 		)
 		start := time.Now()
@@ -141,7 +141,7 @@ descriptors:
 	}
 }
 
-// outcome sends a request, and returns the status of the answer or why there is none.
+// outcome sends a request. It returns the status of the answer, or the reason for a missing answer.
 func (e *envoy) outcome(ctx context.Context, listener, path string, headers ...string) string {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.ports[listener]+path, nil)
 	if err != nil {

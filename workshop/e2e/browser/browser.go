@@ -65,8 +65,8 @@ var chromium = sync.OnceValues(func() (context.Context, error) {
 // Close ends the Chromium, if a test opened one. TestMain calls it.
 var Close = func() {}
 
-// Open opens a page in a profile of its own. Where there is no Chromium the test is skipped. In CI it fails instead,
-// because a skipped test would go unnoticed.
+// Open opens a page in a new profile. Without Chromium the test is skipped. In CI it fails instead, because a skipped
+// test would go unnoticed.
 func Open(t *testing.T) *Browser {
 	t.Helper()
 	all, err := chromium()
@@ -159,7 +159,7 @@ func (b *Browser) Quiet(t *testing.T) {
 	}
 }
 
-// Forget drops what the page logged until now, for tests that want an error, and returns it.
+// Forget returns and drops the page's log messages so far, for tests that expect an error.
 func (b *Browser) Forget() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,7 +168,7 @@ func (b *Browser) Forget() []string {
 	return was
 }
 
-// Ask gives what an expression of JavaScript comes to.
+// Ask returns the value of a JavaScript expression.
 func Ask[T any](t *testing.T, b *Browser, expression string) T {
 	t.Helper()
 	answer, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -219,7 +219,7 @@ func (b *Browser) Resize(t *testing.T, width, height int64) {
 	b.settle(t)
 }
 
-// Picture is what a window of this size shows, as PNG.
+// Picture returns the contents of a window of this size, as PNG.
 func (b *Browser) Picture(t *testing.T, width, height int64) []byte {
 	t.Helper()
 	b.Resize(t, width, height)

@@ -358,7 +358,7 @@ func TestConsoleRulesWork(t *testing.T) {
 	c.quiet(t)
 }
 
-// Each page shows what it can without rules, and while Redis does not answer.
+// Without rules, and while Redis does not answer, each page still shows everything that it can.
 func TestConsoleInTrouble(t *testing.T) {
 	for name, env := range map[string][]string{
 		"no rules":   {"FORCE_START_WITHOUT_INITIAL_CONFIG=true"},
@@ -399,7 +399,7 @@ func TestConsoleOverrides(t *testing.T) {
 	c.Type(t, "a big sale")
 	c.push(t, "Dry run")
 	c.shows(t, "denied → passes")
-	for _, width := range []int64{390, 1240} { // the table stays in its panel, and shows what matters
+	for _, width := range []int64{390, 1240} { // the table stays in its panel, and its first column stays visible
 		c.Resize(t, width, 760)
 		c.until(t, `(() => {
 			const table = document.querySelector('[aria-label="Table: Effects"]'), right = e => e.getBoundingClientRect().right;
@@ -430,7 +430,7 @@ func TestConsoleOverrides(t *testing.T) {
 	c.quiet(t)
 }
 
-// Overrides in a file are the operator's to change: the page shows what to write there.
+// Overrides in a file are the operator's to change: the page shows the YAML to write there.
 func TestConsoleShowsYAML(t *testing.T) {
 	c := openConsole(t, slowRules)
 	c.page(t, customer, "There is none: the rule’s numbers apply.")
@@ -500,7 +500,7 @@ func TestConsoleCustomer(t *testing.T) {
 	c.quiet(t)
 }
 
-// A telephone shows who is denied, and what a customer has left and how long they wait, without scrolling a table.
+// A phone shows who is denied, and how much a customer has left and how long they wait, without scrolling a table.
 func TestConsoleOnATelephone(t *testing.T) {
 	c := openConsole(t, slowRules)
 	c.hits(t, "shop", 1234, "tenant", "a-customer-with-a-long-name.example.org")
@@ -535,8 +535,8 @@ func TestConsoleSaysHowLongAResetLasts(t *testing.T) {
 	c.quiet(t)
 }
 
-// One box finds a customer by a value: under which rules it counts, and what is used of each. So does the list of the
-// busiest customers.
+// One box finds a customer by a value. It shows the rules under which the customer counts, and how much of each is
+// used. So does the list of the busiest customers.
 func TestConsoleFindsCustomer(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": slowRules["shop.yaml"], "sms.yaml": `domain: sms
 descriptors:
@@ -566,7 +566,7 @@ descriptors:
 	browser.Ask[bool](t, c.Browser, `document.querySelector("tbody a").click(), true`)
 	c.shows(t, "Written in")
 
-	// The rule is chosen, and its keys are fields. Another rule keeps what has been written.
+	// The rule is chosen, and its keys are fields. The values stay when another rule is chosen.
 	choose := func(name, text string) {
 		t.Helper()
 		c.until(t, fmt.Sprintf(`(() => { const s = document.querySelector("select[name=%s]"), o = s && [...s.options].find(o => o.text === %q);
@@ -595,8 +595,8 @@ descriptors:
 	c.quiet(t)
 }
 
-// Customers are found where their addresses are grouped, and where the case of letters does not matter: by what they
-// are called, and from the list of the busiest.
+// Customers are found where their addresses are grouped, and where the case of letters does not matter: by any of their
+// values, and from the list of the busiest.
 func TestConsoleFindsGroupedCustomers(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
 descriptors:
@@ -674,7 +674,7 @@ func TestConsoleLosesToken(t *testing.T) {
 	c.shows(t, "reset in")
 	c.quiet(t, "401")
 
-	// This token reads, and changes nothing: there is no button that it could not use.
+	// This token only reads. The page shows no button that the role cannot use.
 	c.shows(t, "You may look, and change nothing")
 	if buttons := browser.Ask[string](t, c.Browser, `[...document.querySelectorAll("main button")].map(b => b.innerText).join()`); strings.Contains(buttons, "Reset") || strings.Contains(buttons, "override") {
 		t.Errorf("the role read has the buttons %s", buttons)
@@ -802,11 +802,11 @@ func TestConsoleHostileNames(t *testing.T) {
 
 // quoted is a value as JSON, which YAML reads too.
 func quoted(v any) string {
-	text, _ := json.Marshal(v) // of texts
+	text, _ := json.Marshal(v) // cannot fail: v has only strings
 	return string(text)
 }
 
-// lookForBarriers lists what axe-core finds.
+// lookForBarriers lists the violations that axe-core finds.
 const lookForBarriers = `axe.run(document, { resultTypes: ["violations"] }).then(r => r.violations.flatMap(v => v.nodes.map(n => v.id + ": " + n.html.slice(0, 200) + " " + n.failureSummary)))`
 
 // save writes a picture of the documentation, with few colours so that it is small.

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
 )
 
-// The page of the fleet shows the processes that share a Redis: one with other rules, one that was killed, and an entry
-// that another program wrote. While Redis is unreachable, it shows what it last knew.
+// The page of the fleet shows the replicas that share a Redis: one with other rules, one that was killed, and an entry
+// that another program wrote. While Redis is unreachable, it keeps the last state that it read.
 func TestConsoleFleet(t *testing.T) {
 	r := redistest.Start(t)
 	admin := r.Client(t)
@@ -86,7 +86,7 @@ func TestConsoleFleet(t *testing.T) {
 	c.quiet(t, "the server responded with a status of")
 }
 
-// idOf returns what a process calls itself.
+// idOf returns the ID of a replica, as it answers to FleetService.List.
 func idOf(t *testing.T, p *servicetest.Process) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, fmt.Sprintf("http://%s/ratelimitd.admin.v1.FleetService/List", p.Debug), strings.NewReader("{}"))

@@ -69,8 +69,8 @@ func bucketsOf(now time.Time) heldShares {
 	return all
 }
 
-// The page of shares shows who holds what of each bucket, and finds buckets by their entries. Names are shown as text,
-// even if they look like HTML.
+// The page of shares lists the Envoys that hold a share of each bucket, and finds buckets by their entries. Names are
+// shown as text, even if they look like HTML.
 func TestConsoleShares(t *testing.T) {
 	b := browser.Open(t)
 	tokens := t.TempDir() + "/tokens"

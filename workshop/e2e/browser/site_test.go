@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "take the pictures of the documentation"
 // top is the repository's root.
 const top = "../../.."
 
-// site is what workshop/scripts/site builds.
+// site is the output directory of workshop/scripts/site.
 const site = top + "/.tools/site/dist"
 
 var (

@@ -1,7 +1,7 @@
-// Package build makes what the tests of this module start: ratelimitd, and its module for Envoy, from the sources as
-// they are.
+// Package build builds the programs that the tests of this module start: ratelimitd, and its module for Envoy, from the
+// sources as they are.
 //
-// Tests build it once, in TestMain, into a directory of their own. Where the tests run with the race detector, so does
+// Tests build it once, in TestMain, into a separate directory. Where the tests run with the race detector, so does
 // the program.
 package build
 

@@ -79,7 +79,7 @@ var exampleClients = []client{
 	},
 }
 
-// Each example obeys the answers, and lets requests pass when there is none.
+// Each example obeys the answers, and lets requests pass when it gets no answer.
 func TestExamples(t *testing.T) {
 	wanted(t)
 	program, err := build.Ratelimitd(t.TempDir())
@@ -117,8 +117,8 @@ type example struct {
 	folder string
 }
 
-// run runs the example once. It has a variable for the address, and returns what the example prints, its log and its
-// exit code.
+// run runs the example once with the service's address. It returns the output, the log and the exit code of the
+// example.
 func (e example) run(t *testing.T, address string, env []string, args ...string) (out, log string, code int) {
 	t.Helper()
 	if e.name == "rust" {
@@ -181,7 +181,7 @@ func (e example) patiently(t *testing.T, address string) {
 	}
 }
 
-// noAnswer is what an example prints without an answer. The libraries have their own words for the reason. Where the
+// noAnswer matches the output of an example that got no answer. The libraries word the reason differently. Where the
 // service hangs, the reason must be the deadline: without one, keepalive ends the call much later.
 const (
 	noAnswer = `(?i)^not limited: (unavailable|deadline_?exceeded|cancelled|unknown): .`

@@ -27,7 +27,7 @@ descriptors:
   - {key: some, rate_limit: {unit: day, requests_per_unit: 600}}
 `
 
-// What each client reports, line by line: while Redis works, when it hangs, and at the begin of the load.
+// Reports of each client, line by line: while Redis works, when it hangs, and at the start of the load.
 const (
 	works = `unary: OK
 invalid: INVALID_ARGUMENT rate limit domain must not be empty
@@ -49,7 +49,7 @@ cancel: CANCELLED
 // client is a client in one language.
 type client struct {
 	name    string
-	program string                                      // that the language needs
+	program string                                      // a program that the language needs
 	install func(t *testing.T, folder string)           // installs its libraries into a directory that is kept
 	command func(folder string, args ...string) command // runs it
 	always  bool                                        // whether it runs without workshop/scripts/test-interop too
@@ -80,7 +80,7 @@ var clients = []client{
 	{
 		name: "node", program: "npm",
 		install: func(t *testing.T, folder string) {
-			installNode(t, folder) // what the example has
+			installNode(t, folder) // the TypeScript example has all its libraries
 		},
 		command: func(folder string, args ...string) command {
 			return command{
@@ -161,7 +161,7 @@ func wanted(t *testing.T) {
 	}
 }
 
-// folderOf returns a directory for what is installed for a client. It is kept.
+// folderOf returns a directory for the libraries of a client. It is kept between runs.
 func folderOf(t *testing.T, name string) string {
 	t.Helper()
 	folder, err := filepath.Abs(filepath.Join("..", "..", "..", ".tools", "interop", name))

@@ -17,8 +17,8 @@ import (
 type chaos struct {
 	name string
 	on   func(*testing.T) topology
-	env  map[string]string // of the service, beyond the address of Redis
-	// returns at the end of the failure; records in the trial when Redis is back and what it forgot
+	env  map[string]string // more environment of the service, besides the address of Redis
+	// returns at the end of the failure; records in the trial when Redis is back and which counters it lost
 	happens func(*trial)
 
 	long  time.Duration // how long the outage lasts in the long form, if it has its own length
@@ -178,8 +178,8 @@ var chaoses = []chaos{
 	}},
 }
 
-// drawn is faults that follow each other as a seed says: of the network, of Redis and of a replica. CHAOS_SEED sets the
-// seed, and make soak tries new ones. What the load does in between is not the same in another run.
+// drawn is a series of faults that a seed selects: of the network, of Redis and of a replica. CHAOS_SEED sets the
+// seed, and make soak tries new ones. The load between the faults differs from run to run.
 func drawn(s *trial) {
 	seed, err := strconv.ParseUint(os.Getenv("CHAOS_SEED"), 10, 64)
 	switch {
@@ -212,7 +212,7 @@ func drawn(s *trial) {
 		f.begin()
 		s.hold(d)
 		f.end()
-		if r.IntN(2) == 0 { // else the next fault begins at once
+		if r.IntN(2) == 0 { // else the next fault starts immediately
 			s.back()
 		}
 	}

@@ -37,7 +37,7 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	client := redisconntest.Connect(t, redisconn.Options{URL: p.Addr, PoolSize: calls})
 	redistest.OpenConnections(t, client, calls)
 	store := redis.New(redis.Options{Client: client, Timeout: longest})
-	// finds out what is behind the address, which needs a connection for a moment
+	// finds out which kind of Redis the address has, which needs a connection for a moment
 	if err := store.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestFarAwayConnectionsAreMade(t *testing.T) {
 	}
 }
 
-// A Redis that answers keeps the breaker closed, however slow it is, and even if all callers have left.
+// A Redis that answers keeps the breaker closed, however slow it is, and even if no request waits for it any more.
 func TestSlowIsNotSick(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, redistest.Start(t))

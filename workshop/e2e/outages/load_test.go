@@ -57,11 +57,11 @@ type counter struct {
 	slack   int64 // permits that processes may hold
 	request *ratelimitv3.RateLimitRequest
 
-	admitted atomic.Int64   // by Redis
+	admitted atomic.Int64   // hits that Redis allowed
 	unknown  atomic.Int64   // calls that Redis did not answer in time: it may have counted them
-	local    []atomic.Int64 // by each process on its own
+	local    []atomic.Int64 // hits that each process allowed by its own counters
 
-	most int64 // what may be admitted, including what Redis forgot
+	most int64 // the most hits that may be allowed, including those that Redis lost
 }
 
 func chaosCounters(processes, factor int) []*counter {
@@ -100,12 +100,12 @@ type load struct {
 	timeout  time.Duration // the service's
 	counters []*counter
 	clients  []ratelimitv3.RateLimitServiceClient
-	away     []atomic.Bool // killed processes: their callers get errors
+	away     []atomic.Bool // killed processes: calls to them get errors
 
 	gate       sync.RWMutex // held for reading by every call
 	calls      sync.WaitGroup
 	complaints atomic.Int64
-	lastError  atomic.Value // of a call that was allowed to fail
+	lastError  atomic.Value // the last error of a call that was allowed to fail
 
 	mu    sync.Mutex
 	sick  bool // while set, calls are recorded in tally
@@ -132,7 +132,7 @@ func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*serv
 		tally: tally{past: histogram(), bare: histogram(), seen: make(map[string]int64)},
 	}
 	for _, p := range processes {
-		// Connect again quickly: a caller that waits a second would hide how soon the service is back.
+		// Connect again quickly: a client that waits a second would hide how soon the service is back.
 		conn := servicetest.Dial(t, p.GRPC, grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond}, MinConnectTimeout: patience,
 		}))

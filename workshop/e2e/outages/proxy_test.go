@@ -49,7 +49,7 @@ func (p *proxy) Delay(t testing.TB, by time.Duration) {
 	p.add(t, "latency", "downstream", map[string]int64{"latency": by.Milliseconds()})
 }
 
-// Drop discards what both sides send. Connections stay open, and new ones can be made.
+// Drop discards the bytes that both sides send. Connections stay open, and new ones can be made.
 func (p *proxy) Drop(t testing.TB) {
 	t.Helper()
 	p.add(t, "timeout", "upstream", map[string]int64{"timeout": 0})

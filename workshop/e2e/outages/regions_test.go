@@ -23,7 +23,7 @@ import (
 // away is a round trip between two regions.
 const away = 80 * time.Millisecond
 
-// limitOfRegions is what each counter of the rules below admits.
+// limitOfRegions is the limit of each counter of the rules below.
 const limitOfRegions = 1200
 
 const rulesOfRegions = `
@@ -43,7 +43,7 @@ type world struct {
 	redis   map[string]*redistest.Server
 	env     map[string]map[string]string
 	listen  map[string][]string  // region ports of the replicas
-	proxies map[[2]string]*proxy // from, to
+	proxies map[[2]string]*proxy // proxies by the regions from and to which they forward
 
 	mu       sync.Mutex
 	replicas map[string][2]replica
@@ -161,10 +161,10 @@ func (w *world) ask(name string, i int, key, value string, within time.Duration)
 	}
 }
 
-// counts are what became of the requests of a load.
+// counts are the results of a load's requests.
 type counts struct{ passed, denied, failed atomic.Int64 }
 
-// load sends requests to all replicas, one after the other to each, until do returns. It returns what became of them.
+// load sends requests to all replicas, one after the other to each, until do returns. It returns their results.
 func (w *world) load(key, value string, within time.Duration, do func()) *counts {
 	var c counts
 	var callers sync.WaitGroup
@@ -210,8 +210,8 @@ func (w *world) while(d time.Duration) func() {
 	}
 }
 
-// Three regions of real processes, 80 ms apart, never admit more than the limit, whatever happens to one of them, but
-// for a home that loses its data; and all of it can be used when they are whole again.
+// Three regions of real processes, 80 ms apart, never exceed the limit, no matter which failure hits one of them,
+// except for a home that loses its data. When all regions are whole again, all of the limit can be used.
 func TestRegions(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, rulesOfRegions)
@@ -221,7 +221,7 @@ func TestRegions(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name string
-		most int64 // what all regions admit at most
+		most int64 // the most requests that may pass in all regions together
 		do   func()
 	}{
 		{"nothing", limitOfRegions, w.while(2 * time.Second)},
@@ -304,7 +304,7 @@ func TestHomeReplicaHangs(t *testing.T) {
 	}
 }
 
-// A limit that is used up denies at once in every region, also to callers who do not wait for a trip.
+// A limit that is used up denies immediately in every region, even for clients that cannot wait for a trip.
 func TestUsedUpFarFromHome(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, rulesOfRegions)

@@ -35,7 +35,7 @@ var (
 type topology struct {
 	env     map[string]string
 	single  *redistest.Server
-	proxy   *proxy // in front of single
+	proxy   *proxy // the proxy in front of single
 	watched *redistest.Watched
 	cluster *redistest.Cluster
 }
@@ -192,7 +192,7 @@ func (s *trial) key(value string) string {
 	return ""
 }
 
-// stopProcess ends one process at once. Calls in flight there get no answer.
+// stopProcess kills one process. Calls in flight there get no answer.
 func (s *trial) stopProcess(i int) {
 	s.t.Helper()
 	s.load.away[i].Store(true)
@@ -210,9 +210,9 @@ func (s *trial) startProcess(i int) {
 	env["GRPC_PORT"] = port
 	s.processes[i] = startProcess(s.t, env, "--rules", s.rules)
 	for _, c := range s.load.counters {
-		c.local[i].Store(0) // what it counted itself ended with it
+		c.local[i].Store(0) // its own counters ended with it
 	}
-	s.load.served("after a process was back") // the callers have to reconnect first
+	s.load.served("after a process was back") // the clients have to reconnect first
 	s.load.away[i].Store(false)
 }
 

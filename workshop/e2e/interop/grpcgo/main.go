@@ -27,7 +27,7 @@ import (
 
 const (
 	name     = "grpcgo"
-	patience = time.Minute // for calls that must succeed
+	patience = time.Minute // limit for calls that must succeed
 )
 
 func main() {
