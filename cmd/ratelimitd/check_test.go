@@ -143,7 +143,7 @@ func TestCheckRegions(t *testing.T) {
 			t.Errorf("%+v: %d\n%s%s", c, code, out, stderr)
 		}
 	}
-	if code, out, _ := asks(t, "check", "--info", file(t, fmt.Sprintf(rule, "eu"))); code != 0 || !strings.Contains(out, `a request under the rule "d.k" outside eu waits for one trip, until the limit is used up [home-waits]`) {
+	if code, out, _ := asks(t, "check", "--info", file(t, fmt.Sprintf(rule, "eu"))); code != 0 || !strings.Contains(out, `each request under the rule "d.k" outside eu waits for a round trip to the home, until the limit is used up [home-waits]`) {
 		t.Errorf("%d\n%s", code, out)
 	}
 }

@@ -50,7 +50,7 @@ var (
 		// printable, with no space at an end
 		Pattern: strings.ReplaceAll("#( *#)*", "#", `([!-z|~]|\{\{|\}\}|\{(`+strings.Join(fieldNames, "|")+`)\})`)}
 
-	headerForm = yamlform.NewForm("header", "a header of your own", []yamlform.Field[headerReading]{
+	headerForm = yamlform.NewForm("header", "a custom header", []yamlform.Field[headerReading]{
 		{Key: yamlform.Key{Name: "name", Type: headerName, Required: true, Extension: true,
 			Doc: "the header's name"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readName(v) }},
