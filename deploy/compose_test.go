@@ -60,8 +60,8 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// followServices follows what the services of a file refer to. One of them builds the image. Commands make some of the
-// files.
+// followServices follows the references of the services of a file. One of them builds the image. Commands make some of
+// the files.
 func followServices(t *testing.T, file, builder string, made ...string) {
 	t.Helper()
 	p := compose(t, file)

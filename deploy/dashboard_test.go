@@ -68,7 +68,7 @@ var mayBeZero = []string{
 // that counts in Redis, one in memory and in shadow mode, one that waits for an xDS server, and one that is down. A
 // panel without data, or with nothing but zeros, is a defect: its query asks for something that is not there.
 //
-// Some panels are empty in most installations. This is what fills them here:
+// Some panels are empty in most installations. They are filled here as follows:
 //
 //   - Answers that are not decisions: requests without a domain
 //   - Answers that no limit decided: an unknown domain, a key without a rule, SHADOW_MODE, and on_error
@@ -265,8 +265,8 @@ func keepBusy(t *testing.T, s served) {
 	})
 }
 
-// traffic sends requests of every kind that a panel shows. Each round has callers of its own, so that counters of every
-// kind grow after Prometheus has seen them.
+// traffic sends requests of every kind that a panel shows. Each round has new customers, so that counters of every kind
+// grow after Prometheus has seen them.
 func traffic(t *testing.T, inRedis, inMemory served, round int) {
 	t.Helper()
 	send := func(s served, domain, entries string) {
@@ -415,8 +415,8 @@ func TestDashboardLinks(t *testing.T) {
 	}
 }
 
-// TestDashboardAxes wants a unit on every axis: where numbers have none, the axis says what is counted, and a panel
-// that shows both rates and amounts has an axis for each.
+// TestDashboardAxes wants a unit on every axis. Where numbers have none, the label of the axis names the counted
+// things. A panel that shows both rates and amounts has an axis for each.
 func TestDashboardAxes(t *testing.T) {
 	for _, p := range panels(t) {
 		if p.Type != "timeseries" {

@@ -4,7 +4,7 @@
 // It is a separate module, so that the libraries that read these files (Kubernetes' API types, kustomize, compose-go)
 // do not become dependencies of the service.
 //
-//   - image_test.go builds what the image holds and runs it in a chroot with nothing else
+//   - image_test.go builds the files of the image and runs them in a chroot with nothing else
 //   - compose_test.go, kubernetes_test.go decode strictly and follow every reference to a file, a port or a name
 //   - containers, a package below, runs docker-compose.yml on a Docker daemon
 //   - helm_test.go renders the chart for some sets of values, and compares it with the manifests, its README and its

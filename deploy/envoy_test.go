@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// healthCheck is what Envoy's gRPC health checks need for a restart that loses nothing.
+// healthCheck has the settings that Envoy's gRPC health checks need for a restart that loses nothing.
 type healthCheck struct {
 	Interval           string `yaml:"interval"`
 	NoTrafficInterval  string `yaml:"no_traffic_interval"`

@@ -64,7 +64,7 @@ func TestEnvoyGatewayExample(t *testing.T) {
 	}
 }
 
-// TestIstioExample decodes the EnvoyFilters strictly, and what they patch into Envoy's own types.
+// TestIstioExample decodes the EnvoyFilters strictly, and their patches into Envoy's own types.
 func TestIstioExample(t *testing.T) {
 	for _, name := range []string{"istio/filter.yaml", "istio/routes.yaml"} {
 		var f clientnetworking.EnvoyFilter
@@ -246,7 +246,7 @@ func TestGoExample(t *testing.T) {
 				t.Errorf("status %d", resp.StatusCode)
 			}
 		}
-		// Calls that took too long, on a busy machine, pass at once.
+		// Calls that took too long, on a busy machine, pass immediately.
 		held := 9 - strings.Count(log.String(), "not limited")
 		if took := time.Since(began); held <= 0 || took < time.Duration(held)*100*time.Millisecond {
 			t.Errorf("10 requests took %v, and %d of them were held", took, held)

@@ -85,7 +85,7 @@ func valueSets(t *testing.T) map[string]map[string]any {
 	return all
 }
 
-// rendered is what `helm template ratelimitd` prints, by file of the chart.
+// rendered returns the output of `helm template ratelimitd`, by file of the chart.
 func rendered(values map[string]any) (map[string]string, error) {
 	return renderedAs("ratelimitd", "ratelimitd", values)
 }
@@ -141,7 +141,7 @@ func chartObjects(t *testing.T, values map[string]any) []runtime.Object {
 func TestChartLint(t *testing.T) {
 	for name, values := range valueSets(t) {
 		for _, m := range lint.RunAll(chart, values, "ratelimitd").Messages {
-			if m.Severity > support.InfoSev { // a missing icon is no more than that
+			if m.Severity > support.InfoSev { // a missing icon is only information
 				t.Errorf("helm lint with %s: %v", name, m)
 			}
 		}
@@ -150,8 +150,8 @@ func TestChartLint(t *testing.T) {
 
 var generated = regexp.MustCompile(`(?m)^  tokens: [A-Za-z0-9+/=]{64}$`)
 
-// TestChartGolden shows in a review what a change of the chart changes in the cluster. Texts that come from other files
-// are left out: TestChartCopies and TestChartAlerts compare them.
+// TestChartGolden shows reviewers how a change of the chart changes the cluster. Texts that come from other files are
+// left out: TestChartCopies and TestChartAlerts compare them.
 func TestChartGolden(t *testing.T) {
 	for name, values := range valueSets(t) {
 		files, err := rendered(values)
@@ -209,7 +209,7 @@ func TestChartNames(t *testing.T) {
 	}
 }
 
-// TestOverlayWithRedis does the same for the overlay, and looks at what the service finds under the name in REDIS_URL.
+// TestOverlayWithRedis does the same for the overlay, and checks that the name in REDIS_URL leads to Redis.
 func TestOverlayWithRedis(t *testing.T) {
 	all := manifests(t, "kubernetes-with-redis")
 	followReferences(t, all)
@@ -616,7 +616,7 @@ func TestRegionsPage(t *testing.T) {
 }
 
 // TestKubernetesPageCommands tries the commands of docs/do/kubernetes.md as far as that needs no cluster: Helm's with
-// the page's values and a rule file, kubectl's by building what it applies. The files that they name exist.
+// the page's values and a rule file, kubectl's by building the manifests. The files that they name exist.
 func TestKubernetesPageCommands(t *testing.T) {
 	b, err := os.ReadFile("../docs/do/kubernetes.md")
 	if err != nil {
@@ -743,8 +743,8 @@ func TestChartEnvoyGateway(t *testing.T) {
 	}
 }
 
-// TestChartServes runs the service in the image with what the chart gives the container without any value: its
-// environment and its rules. It counts, and its probes find it.
+// TestChartServes runs the service in the image with the environment and the rules that the chart gives the container
+// without any value. The service counts, and its probes find it.
 func TestChartServes(t *testing.T) {
 	all := chartObjects(t, valueSets(t)["example"])
 	c := deployment(t, all).Spec.Template.Spec.Containers[0]
@@ -793,7 +793,7 @@ func TestChartServes(t *testing.T) {
 	}
 }
 
-// hostile is a text that would leave its place in a template that does not quote it: it ends lines, begins documents
+// hostile is a text that would leave its place in a template that does not quote it: it ends lines, starts documents
 // and comments, and has aliases, tags and actions of templates.
 const hostile = "a: b\n---\nkind: Secret\n# \"'`{{ .Release.Name }}\n- &x [*x, !!binary x]\r\n\t%\u2028}"
 
@@ -885,7 +885,7 @@ func objectsWith(values map[string]any, at []string, value any) (string, error) 
 	}
 	var all []any
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if !strings.HasSuffix(name, ".yaml") || name == "secret.yaml" { // that one is random
+		if !strings.HasSuffix(name, ".yaml") || name == "secret.yaml" { // the secret is random
 			continue
 		}
 		d := yamlnode.NewDecoder(strings.NewReader(files[name]))

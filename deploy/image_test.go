@@ -23,7 +23,7 @@ import (
 // built says that there is a rootfs to remove.
 var built atomic.Bool
 
-// rootfs is what the image holds, built as the Dockerfile builds it, once for all tests.
+// rootfs is the content of the image, built as the Dockerfile builds it, once for all tests.
 var rootfs = sync.OnceValues(func() (string, error) {
 	built.Store(true)
 	dir, err := os.MkdirTemp("", "rootfs")
@@ -80,7 +80,7 @@ func inImage(t *testing.T, args ...string) *exec.Cmd {
 // served is a service that runs in the image.
 type served struct {
 	grpc, http string
-	env        []string // that its neighbours in the image need to find it
+	env        []string // variables with which its neighbours in the image find it
 }
 
 var listening = regexp.MustCompile(`"grpc":"([^"]+)".*"http":"([^"]+)"`)
@@ -132,7 +132,7 @@ func serve(t *testing.T, cmd *exec.Cmd, env []string) served {
 	}
 }
 
-// lockedBuffer may be written and read at once.
+// lockedBuffer may be written and read at the same time.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -241,7 +241,7 @@ func TestImageHasLicences(t *testing.T) {
 	}
 }
 
-// TestImageIsSmall keeps an eye on what every node pulls. The binary is nearly all of it.
+// TestImageIsSmall bounds the size of the image, which every node pulls. The binary is nearly all of it.
 func TestImageIsSmall(t *testing.T) {
 	const most = 48 << 20
 	var size int64
@@ -259,7 +259,7 @@ func TestImageIsSmall(t *testing.T) {
 	}
 }
 
-// TestDockerfile holds the Dockerfile to what the tests here run.
+// TestDockerfile checks that the Dockerfile runs the same commands as the tests here.
 func TestDockerfile(t *testing.T) {
 	b, err := os.ReadFile("../Dockerfile")
 	if err != nil {
@@ -287,7 +287,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// TestImageHasAllSources looks for everything that the binary is made of among what .dockerignore leaves.
+// TestImageHasAllSources checks that .dockerignore leaves all sources of the binary.
 func TestImageHasAllSources(t *testing.T) {
 	ignore, err := os.ReadFile("../.dockerignore")
 	if err != nil {

@@ -36,7 +36,7 @@ func decoder(t *testing.T) runtime.Decoder {
 	return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 }
 
-// manifests is what `kubectl apply -k` would send.
+// manifests returns the objects that `kubectl apply -k` would send.
 func manifests(t *testing.T, dir string) []runtime.Object {
 	t.Helper()
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)

@@ -183,8 +183,8 @@ func panels(t *testing.T) []panel {
 	return d.Panels
 }
 
-// TestMetricsExist looks every metric of every expression, and every label it is asked by, up in what the service
-// exposes.
+// TestMetricsExist checks that the service exposes every metric of every expression, and every label by which it is
+// queried.
 func TestMetricsExist(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		missing(t, "redis-server: workshop/scripts/install-redis gets it")
@@ -239,8 +239,8 @@ func TestMetricsExist(t *testing.T) {
 
 var variable = regexp.MustCompile(`\$[a-zA-Z_]+`)
 
-// TestDashboard looks at the dashboard as a person would: its variables are there, panels do not overlap, each says
-// what it shows and how to read it.
+// TestDashboard looks at the dashboard as a person would: its variables are there, panels do not overlap, and each
+// describes its content and how to read it.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile(dashboardFile)
 	if err != nil {
@@ -312,7 +312,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for where, expr := range expressions(t) {
 		for _, name := range quotedMetric.FindAllString(expr, -1) {
-			for _, part := range [...]string{"_bucket", "_sum", "_count"} { // of a histogram
+			for _, part := range [...]string{"_bucket", "_sum", "_count"} { // suffixes of a histogram
 				name = strings.TrimSuffix(name, part)
 			}
 			if !strings.Contains(docs.String(), name) {

@@ -9,8 +9,8 @@ import (
 )
 
 // TestEveryAlertIsExplained wants for each alert a section of docs/do/runbook.md that its runbook_url leads to, with
-// what it means, what to look at and what to do; tests in which it is silent and in which it fires; and no section
-// without an alert.
+// its meaning, the places to look at and the steps to take. It also wants tests in which the alert is silent and in
+// which it fires, and no section without an alert.
 func TestEveryAlertIsExplained(t *testing.T) {
 	type file struct {
 		Groups []struct {

@@ -194,7 +194,7 @@ func TestNamedPagesExist(t *testing.T) {
 		text, err := os.ReadFile(name)
 		for _, path := range page.FindAllString(string(text), -1) {
 			if strings.HasPrefix(path, "blob/master/") {
-				continue // of another project; the branch of this one is main
+				continue // another project's path, because this one's branch is main
 			}
 			named++
 			if _, err := os.Stat(filepath.Join("..", filepath.FromSlash(path))); err != nil {

@@ -10,11 +10,12 @@ import (
 	"testing"
 )
 
-// fileOrder is the order in which a package is read: what a file declares is used by the files before it, and rarely by
+// fileOrder is the order in which a package is read: a declaration is used by the files before its own, and rarely by
 // those after it.
 var fileOrder = map[string][]string{
 	"internal/limiter": {
-		"statistics.go", "totals.go", "resolve.go", "counters.go", "swap.go", "allow.go", "limiter.go", // what others call
+		// entry points of other packages
+		"statistics.go", "totals.go", "resolve.go", "counters.go", "swap.go", "allow.go", "limiter.go",
 		// the stages
 		"match.go", "apply.go", "charge.go", "judge.go", "metadata.go", "headers.go", "own_headers.go", "report.go",
 		// the features
@@ -30,7 +31,7 @@ var fileOrder = map[string][]string{
 		// their messages
 		"quota_encode.go", "reservation_answer.go", "reservation_id.go", "reservation_request.go", "quota_decode.go", "json_fault.go",
 		"method.go", "batched.go", "call.go", "intake.go", // calls
-		// what all use
+		// shared by all
 		"metrics.go", "decode.go", "encode.go", "options.go", "trace.go", "b3.go", "certificates.go", "ratelimit.go",
 	},
 }
@@ -38,8 +39,8 @@ var fileOrder = map[string][]string{
 // arrow is the use of a declaration in another file.
 type arrow struct{ from, to string }
 
-// arrows returns the uses of each other's declarations by the files of a package, without tests. What other packages
-// declare is not known, and not needed.
+// arrows returns the uses of each other's declarations by the files of a package, without tests. The declarations of
+// other packages are not loaded, and not needed.
 func arrows(t *testing.T, p pkg) []arrow {
 	t.Helper()
 	var files []*ast.File

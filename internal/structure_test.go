@@ -1,5 +1,5 @@
-// Package internal_test checks the structure of the module: which package may import what, that every package has a doc
-// comment, and that no name uses a word from the list of unused words.
+// Package internal_test checks the structure of the module: the imports that each package may have, that every package
+// has a doc comment, and that no name uses a word from the list of unused words.
 package internal_test
 
 import (
@@ -24,8 +24,8 @@ const module = "github.com/ratelimitd/ratelimitd/"
 // the package and all packages below it; the longest name that covers a package counts. The table onlyIn has the
 // imports of other modules.
 var imports = map[string][]string{
-	// The wings of internal, from the bottom to the top. A package may import its own wing, and of the wings below it what
-	// the row names.
+	// The wings of internal, from the bottom to the top. A package may import its own wing, and those packages of the
+	// wings below it that the row names.
 	"internal/descriptor":    {},
 	"internal/platform/...":  {"internal/platform/..."},
 	"internal/config/...":    {"internal/descriptor", "internal/config/...", "internal/platform/..."},
@@ -41,11 +41,11 @@ var imports = map[string][]string{
 	// Packages that know less than their wing.
 	// package ratelimit links it, and no metrics client
 	"internal/platform/metric": {},
-	// YAML, independent of what it describes
+	// YAML, independent of the files that it describes
 	"internal/config/yamlform/...": {"internal/config/yamlform"},
 	// the contract knows no store
 	"internal/backend": {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},
-	// observers do not know what a decision is
+	// observers do not see decisions
 	"internal/limiter/events": {"internal/descriptor", "internal/platform/..."},
 	// an HTTP client, which a limiter does not need
 	"internal/limiter/events/destination": {"internal/limiter/events", "internal/platform/..."},
@@ -63,13 +63,13 @@ var imports = map[string][]string{
 	"internal/lending/quota": {"internal/descriptor"},
 	// the same
 	"internal/lending/quota/envoymodel": {"internal/lending/quota"},
-	// it stores what the arithmetic says
+	// it stores the results of the arithmetic
 	"internal/lending/quota/redisshares": {"internal/lending/quota"},
 	// package redisstore links it, and no server
 	"internal/assembly": {"internal/descriptor", "internal/config/override/...", "internal/assembly/parts", "internal/backend/...", "internal/limiter", "internal/lending/lease", "internal/platform/metric"},
 	// package ratelimit links it, and no Redis
 	"internal/assembly/parts":     {"internal/descriptor", "internal/config/...", "internal/backend", "internal/limiter"},
-	"internal/platform/intake":    {},                           // bounds, independent of what is asked
+	"internal/platform/intake":    {},                           // bounds, independent of the requests
 	"internal/server/transport":   {"internal/platform/intake"}, // HTTP/2
 	"internal/server/reservation": {},                           // signatures
 
@@ -80,7 +80,7 @@ var imports = map[string][]string{
 	"internal/operator/promcompat": {"internal/platform/statsd", "internal/config/yamlform"},
 	// the suite of all stores
 	"internal/testkit/backendtest": {"internal/descriptor", "internal/backend/...", "internal/testkit/rapidtest"},
-	// it carries what the stores of two regions say to each other
+	// it carries the messages between the stores of two regions
 	"internal/server/regionrpc": {"internal/server/transport", "internal/descriptor", "internal/backend", "internal/lending/regions", "internal/platform/...", "proto/ratelimitd/region/v1"},
 	// it shows the fleet and the regions
 	"internal/operator": {"internal/descriptor", "internal/config/entries", "internal/config/override", "internal/limiter/...", "internal/lending/...", "internal/operator/...", "internal/platform/...", "internal/backend/fleet", "proto/..."},
@@ -89,7 +89,7 @@ var imports = map[string][]string{
 	// a server's explanation looks like a local one
 	"internal/operator/serviceclient": {"internal/descriptor", "internal/limiter", "internal/operator/overridepb", "internal/platform/...", "internal/authoring/explain", "proto/..."},
 
-	// The public packages, and what is not part of the program.
+	// The public packages, and the packages that are not part of the program.
 	"limits":            {},
 	"limits/limitsprom": {"limits"},
 	"client":            {"limits", "proto/ratelimitd/v1"},
@@ -118,7 +118,7 @@ var imports = map[string][]string{
 	"workshop/scripts/...": {},
 }
 
-// onlyIn lists imports that only some packages may have: an import that begins with the path is allowed only in these
+// onlyIn lists imports that only some packages may have: an import that starts with the path is allowed only in these
 // packages.
 var onlyIn = map[string][]string{
 	"google.golang.org/grpc":                            {"internal/server/regionrpc", "internal/limiter/grpcstatus", "client", "middleware/grpclimit", "internal/server", "internal/server/transport", "internal/operator", "internal/platform/endpoint", "internal/config/xds", "cmd/ratelimitd", "proto/...", "workshop/attack", "workshop/bench/...", "internal/operator/serviceclient", "examples/...", "internal/testkit/otlptest", "internal/testkit/servicetest"},
@@ -474,7 +474,7 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 	return named
 }
 
-// docs/contributing/packages.md says of every package what it is for, and names no other directory.
+// docs/contributing/packages.md gives the purpose of every package, and names no other directory.
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
 	exist := map[string]bool{
@@ -499,8 +499,8 @@ func TestPackagesAreDocumented(t *testing.T) {
 	}
 }
 
-// Every module that go.mod requires directly has a reason in docs/contributing/packages.md, and what is named there is
-// required.
+// Every module that go.mod requires directly has a reason in docs/contributing/packages.md, and every module that is
+// named there is required.
 func TestDependenciesHaveReasons(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "go.mod"))
 	if err != nil {

@@ -30,7 +30,7 @@ func ExampleNew() {
 	// false <nil>
 }
 
-// An HTTP API with two plans. A customer who changes the plan keeps what is used.
+// An HTTP API with two plans. A customer who changes the plan keeps the used hits.
 func ExampleNew_plans() {
 	each := func(requests uint64) []ratelimit.Rule {
 		return []ratelimit.Rule{{Key: "customer", Limit: ratelimit.PerDay(requests)}}

@@ -12,13 +12,13 @@ const (
 	watcher = "github.com/fsnotify/"
 )
 
-// A program becomes no larger by what it does not use: neither what only the service needs, nor Redis or a watcher of
-// files if its limits need none.
+// A program links only the packages that it uses: none that only the service needs, and no Redis or watcher of files if
+// its limits need none.
 func TestImports(t *testing.T) {
 	for _, c := range []struct {
 		packages string
 		most     int      // packages of other modules; each is something to trust, and to update
-		unwanted []string // besides what only the service needs
+		unwanted []string // besides packages that only the service needs
 	}{
 		{".", 12, []string{"net/http", "crypto/tls", redis, watcher}},
 		{"./rulefiles", 16, []string{"net/http", "crypto/tls", redis}},

@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// An invalid request is an error that says what is wrong. So is a request that is larger than the service would accept.
+// An invalid request is an error that names the mistake. So is a request that is larger than the service would accept.
 func TestInvalid(t *testing.T) {
 	long := strings.Repeat("x", 64<<10+1)
 	many := limits.NewRequest("api", make([]string, 2*257)...)
@@ -163,7 +163,7 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// What is reserved is in use until it is committed or cancelled.
+// Reserved hits are in use until they are committed or cancelled.
 func TestReserve(t *testing.T) {
 	stores(t, yearly, func(t *testing.T, l *ratelimit.Limiter) {
 		ctx := t.Context()
@@ -361,7 +361,7 @@ func TestRedisIsAway(t *testing.T) {
 	for _, c := range []struct {
 		onFailure limits.OnFailure
 		fails     bool
-		allowed   int // of 2000
+		allowed   int // number of 2000 requests that pass
 	}{{limits.OnFailureDefault, true, 0}, {limits.OnFailureError, true, 0}, {limits.OnFailureAllow, false, 2000}, {limits.OnFailureDeny, false, 0}, {limits.OnFailureLocal, false, 1000}} {
 		t.Run(c.onFailure.String(), func(t *testing.T) {
 			l := open(t, ratelimit.Options{

@@ -163,7 +163,7 @@ func TestSources(t *testing.T) {
 		t.Errorf("after a reload the domain in code has the limit %d", got)
 	}
 
-	// With rules of its own a program needs no rule file in the directory.
+	// With rules in code a program needs no rule file in the directory.
 	open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Dir: rulefiles.Dir(t.TempDir()), Logger: quiet})
 	for want, files := range map[string]fstest.MapFS{
 		"there is no rule file":  {"limits_test.yaml": {}},

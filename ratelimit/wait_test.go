@@ -88,7 +88,7 @@ func TestWaitIsFair(t *testing.T) {
 	}
 }
 
-// Callers that come together pass in the order in which they came.
+// Goroutines that wait together pass in the order in which they came.
 func TestWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, tenASecond)
@@ -123,7 +123,7 @@ func TestWaitInOrder(t *testing.T) {
 	})
 }
 
-// A caller that gives up costs nothing: not in the line, and not in a leaky bucket, which would keep its turn.
+// A goroutine that gives up costs nothing: not in the line, and not in a leaky bucket, which would keep its turn.
 func TestDeadlineCostsNothing(t *testing.T) {
 	for name, rule := range map[string]ratelimit.Rule{
 		"token bucket": tenASecond,
@@ -183,8 +183,8 @@ func TestTheFirstGivesUp(t *testing.T) {
 	})
 }
 
-// Places of a Concurrency limit are taken by Acquire, in the order of the callers, and given back. Calls that cannot
-// give one back are errors.
+// Places of a Concurrency limit are taken by Acquire, in the order of the waiting goroutines, and given back. Calls
+// that cannot give one back are errors.
 func TestAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, ratelimit.Rule{Key: "k", Limit: ratelimit.Limit{Requests: 2, Window: time.Minute, Algorithm: ratelimit.Concurrency}})

@@ -7,8 +7,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Settings for another kind of Redis give one message, which says what to set. No message advises other rights in
-// Redis.
+// Settings for another kind of Redis give one message, which names the setting to change. No message advises other
+// rights in Redis.
 func TestSettingsForAnotherKindOfRedis(t *testing.T) {
 	r := redistest.Start(t)
 	for name, c := range map[string]struct {

@@ -58,7 +58,7 @@ func TestAdminAPIIsDocumented(t *testing.T) {
 	}
 }
 
-// openAPI is what tests read of the OpenAPI of the admin API.
+// openAPI is the part of the admin API's OpenAPI that tests read.
 type openAPI struct {
 	Paths map[string]struct {
 		Post struct {

@@ -305,7 +305,7 @@ func TestPeekAndResetCommands(t *testing.T) {
 		t.Errorf("a token that came: %d %s", code, stderr)
 	}
 
-	// The log records who did what. No token appears anywhere.
+	// The log records each reset and its token's name. The token itself appears nowhere.
 	resets := p.Log.All(t, "reset of counters", 4)
 	var seen []string
 	for _, line := range resets {
@@ -465,8 +465,8 @@ var redisSettings = map[string]func(t *testing.T) map[string]string{
 	},
 }
 
-// A request that one Redis or slot denies gives back what it has reserved in another one. Meanwhile another request may
-// have been denied because of these hits, so every replica forgets the denial of that counter.
+// A request that one Redis or slot denies gives back the hits that it has reserved in another one. Until then these
+// hits may have caused the denial of another request, so every replica forgets the denial of that counter.
 func TestGivenBackInRedis(t *testing.T) {
 	for _, name := range []string{"pair", "cluster"} {
 		t.Run(name, func(t *testing.T) {
@@ -494,9 +494,9 @@ descriptors:
 	}
 }
 
-// A reset clears counters in Redis and what this process remembers of them. Afterwards the full limit applies again:
-// with a denial cache, with leases, on one Redis, on a pair and on a cluster. The other process forgets too: its
-// denials, and the permits that it has leased.
+// A reset clears counters in Redis and this process's caches of them. Afterwards the full limit applies again: with a
+// denial cache, with leases, on one Redis, on a pair and on a cluster. The other process also drops its denials and the
+// permits that it has leased.
 func TestResetInRedis(t *testing.T) {
 	for name, env := range redisSettings {
 		t.Run(name, func(t *testing.T) {
@@ -547,8 +547,8 @@ func TestResetInRedis(t *testing.T) {
 			}
 
 			// The reset voids leased permits that were counted before it: exactly the limit passes afterwards. With the race
-			// detector calls are so slow that an answer of Redis may be lost, and the permits with it: at most a twentieth is
-			// leased at once.
+			// detector calls are so slow that a reply of Redis may be lost, and the permits with it. At most a twentieth of the
+			// limit is leased at a time.
 			theLimit := regexp.MustCompile(`ok +1000 `)
 			if racetest.On {
 				theLimit = regexp.MustCompile(`ok +(9[5-9]\d|1000) `)
@@ -604,8 +604,7 @@ func counted(t *testing.T, p *servicetest.Process, name string) int {
 	return n
 }
 
-// A refund of an exhausted counter makes the other processes forget its denial: exactly what was given back passes
-// there.
+// A refund of an exhausted counter makes the other processes forget its denial. Exactly the refunded hits pass there.
 func TestRefundReachesOtherProcesses(t *testing.T) {
 	settings := map[string]string{"REDIS_URL": redistest.Start(t).Addr, "REDIS_OP_TIMEOUT": "5s", "LOCAL_CACHE_SIZE_IN_BYTES": "1000000"}
 	rules := rulesOf(t, "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: year, requests_per_unit: 10, algorithm: token_bucket}\n")

@@ -35,7 +35,7 @@ descriptors:
 const attackMemory = 40 << 20
 
 // TestSoakCardinality sends unknown values and domains under rules with a metric per value, with Prometheus and StatsD
-// exporting everything. Memory must not grow with the attack. In make soak, which has the machine for itself, a caller
+// exporting everything. Memory must not grow with the attack. In make soak, which has the machine for itself, a client
 // with an ordinary request must not wait longer than during the same load without metrics per value.
 func TestSoakCardinality(t *testing.T) {
 	racetest.Sequential(t)
@@ -108,7 +108,7 @@ type attack struct {
 }
 
 // run sends this number of values of a key, starting at from, and one request to each of this number of domains. It
-// returns the p99 latency of a steady caller meanwhile, and the live heap afterwards.
+// returns the p99 latency of a steady client during the attack, and the live heap afterwards.
 func (a *attack) run(key string, from, values int, domain func(int) string, domains int) (p99 time.Duration, heap int64) {
 	a.t.Helper()
 	value := func(i int) string { return fmt.Sprintf("value-%0100d", from+i) }

@@ -118,7 +118,7 @@ func TestCheckCommandDefault(t *testing.T) {
 	}
 }
 
-// With the names of the regions, from the flag or as serve has them, a home that is none of them is an error.
+// With the names of the regions, from the flag or from serve's variable, a home outside the list is an error.
 func TestCheckRegions(t *testing.T) {
 	const rule = "domain: d\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 5, regions: {home: %s}}}\n"
 	for _, c := range []struct {

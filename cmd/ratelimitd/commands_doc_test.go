@@ -16,7 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the commands say into the documentation; read it before it is kept")
 
-// varying matches what differs in every run: numbers that depend on the time of day, and positions of rules in a file.
+// varying matches output that differs in every run: numbers that depend on the time of day, and positions of rules in a
+// file.
 var varying = regexp.MustCompile(`\.yaml:\d+:\d+|\b(\d+(\.\d+)?(d|h|m|s|ms|us))+\b|[\d.]+ answers|(Reset|After): \d+|t=\d+`)
 
 // The examples in docs/reference/commands.md match the output of the commands, run in order against one service with
@@ -76,8 +77,8 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The table of exit codes in docs/reference/commands.md is what the commands say, one row for all commands with the
-// same failure. Success and an invalid command line stand above it.
+// The table of exit codes in docs/reference/commands.md matches the commands' help, with one row for all commands with
+// the same failure. Success and an invalid command line stand above it.
 func TestExitCodesAreDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	page := filepath.Join("..", "..", "docs", "reference", "commands.md")

@@ -31,7 +31,7 @@ import (
 type group conform.Setup
 
 // moments are the times at which the recordings are replayed: midday on each day of a week, and a moment at which
-// windows of all units except month and year begin. The recordings have no window shorter than a minute.
+// windows of all units except month and year start. The recordings have no window shorter than a minute.
 func moments() map[string]time.Time {
 	all := map[string]time.Time{"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC)}
 	for day := range 7 {
@@ -42,7 +42,7 @@ func moments() map[string]time.Time {
 }
 
 // TestConformance replays the requests recorded from envoyproxy/ratelimit over gRPC, and compares every field of every
-// answer. On Thursdays a day and a week begin at the same moment, which the keys of envoyproxy/ratelimit cannot tell
+// answer. On Thursdays a day and a week start at the same moment, which the keys of envoyproxy/ratelimit cannot tell
 // apart.
 func TestConformance(t *testing.T) {
 	racetest.Sequential(t)

@@ -13,8 +13,8 @@ import (
 
 const cookbook = "../../config/cookbook"
 
-// stated is what the comment of each cookbook file says: where its limits are documented and when that was read, and
-// what no rule can express.
+// stated matches the comment that each cookbook file must have: the source of its limits, the date on which that was
+// read, and the limits that rules cannot express.
 var stated = regexp.MustCompile(`Source: (none\.|.*\bread on 20\d\d-\d\d-\d\d\b).*Not expressed: \w`)
 
 // The cookbook loads together with everything else below config. Every file has a test, a line in the index, its

@@ -12,7 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// The promise that two versions can share a Redis begins with the first release: release.md.
+// releases matches the tags of releases. The promise that two versions can share a Redis starts with the first release:
+// release.md.
 const releases = "v[0-9]*"
 
 // builtEarlier is the program of the earlier version. Tests of one run share it.

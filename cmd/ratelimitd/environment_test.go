@@ -91,8 +91,8 @@ func TestUnknownVariablesAreLogged(t *testing.T) {
 	}
 }
 
-// What ends the service is a line of its log. It names the setting to change, even an unset one, and settings are
-// checked before rules are read.
+// An error that ends the service is a line of its log. It names the setting to change, even an unset one, and settings
+// are checked before rules are read.
 func TestFatalErrors(t *testing.T) {
 	cert, key := pemFiles(t, tlstest.NewAuthority(t, "one").Issue(t, "ratelimit"))
 	for name, c := range map[string]struct {
@@ -140,7 +140,7 @@ func TestFatalErrors(t *testing.T) {
 	}
 }
 
-// envoyproxy/ratelimit starts without TLS if only these are set. So does this service, and says what that means.
+// envoyproxy/ratelimit starts without TLS if only these are set. So does this service, and it logs the consequence.
 func TestClientCertificatesWithoutTLS(t *testing.T) {
 	for _, env := range []map[string]string{{"GRPC_CLIENT_TLS_CACERT": "/none"}, {"GRPC_CLIENT_TLS_SAN": "envoy"}} {
 		p := startProcess(t, env, "--rules", rulesOf(t, fiveADay))

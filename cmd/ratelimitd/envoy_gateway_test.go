@@ -75,7 +75,7 @@ func TestShapesOfEnvoyGateway(t *testing.T) {
 	three := func(last ...level) level {
 		return same(cart, same("rule-0-match-0", same("rule-0-match-1", same("rule-0-match-2", last...))))
 	}
-	var many []level // as many rules as one policy may have
+	var many []level // the most rules that one policy may have
 	for n := range 256 {
 		many = append(many, limited(fmt.Sprintf("rule-%d-match-0", n), uint32(n%7))) //nolint:gosec // below 7
 	}

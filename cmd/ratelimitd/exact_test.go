@@ -10,7 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// exactRules has one limit per algorithm. The windows are so long that no hit returns while a test runs.
+// exactRules has one limit per algorithm. No hit returns during a test, because the windows are much longer.
 const exactRules = `
 domain: d
 descriptors:
@@ -30,8 +30,8 @@ descriptors:
   - {key: wide, rate_limit: {unit: year, requests_per_unit: 1000000}}
 `
 
-// TestExactUnderConcurrency sends far more requests than the limit admits, from many goroutines and clients to several
-// processes. It counts the admitted requests for every algorithm.
+// TestExactUnderConcurrency sends far more requests than the limit allows, from many goroutines and clients to several
+// processes. It counts the allowed requests for every algorithm.
 func TestExactUnderConcurrency(t *testing.T) {
 	t.Parallel() // it spends most of its time waiting
 	for _, c := range []struct {

@@ -33,7 +33,7 @@ func TestFleet(t *testing.T) {
 		}
 		return f, nil
 	}
-	// states counts the processes by what is said of them, such as "live" and "live, other rules".
+	// states counts the processes by their state in the list, such as "live" and "live, other rules".
 	states := func(f *adminv1.FleetServiceListResponse) string {
 		count := make(map[string]int)
 		for _, p := range f.GetReplicas() {
@@ -60,7 +60,7 @@ func TestFleet(t *testing.T) {
 	}
 	await(b, "map[live:3 live, other rules:1]")
 
-	// What a process says of itself.
+	// The status that a process reports.
 	for i := range 20 {
 		if _, err := ratelimitv3.NewRateLimitServiceClient(dial(t, a.GRPC)).ShouldRateLimit(t.Context(), ask("api", "tenant", fmt.Sprint(i%2))); err != nil {
 			t.Fatal(err)
@@ -110,7 +110,7 @@ func TestFleet(t *testing.T) {
 	// two versions of the rules, one process each: most processes have neither
 	await(a, "map[gone:1 live, other rules:2 stopped:1]")
 
-	// While Redis is unreachable, the list shows what was last known.
+	// While Redis is unreachable, the list shows the last known state.
 	r.Kill(t)
 	redistest.Eventually(t, "Redis is unreachable", func(context.Context) error {
 		f, err := list(a)

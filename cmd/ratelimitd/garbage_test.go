@@ -10,7 +10,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// What clients make the process keep takes from what garbage may take. What the rules and the counters need does not.
+// Memory held for clients reduces the room for garbage. Memory that the rules and the counters need does not.
 func TestMemoryLimit(t *testing.T) {
 	const most, fixed = 128, besidesHeap >> 20
 	for _, c := range []struct{ live, held, want int64 }{

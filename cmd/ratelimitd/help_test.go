@@ -56,7 +56,7 @@ func TestHelpOfTheProgram(t *testing.T) {
 	}
 }
 
-// parses reports an example that is no valid command line.
+// parses reports an error for an example that is not a valid command line.
 func parses(t *testing.T, line string) {
 	t.Helper()
 	_, words, found := strings.Cut(" "+line, " ratelimitd ")
@@ -70,10 +70,10 @@ func parses(t *testing.T, line string) {
 	}
 }
 
-// notData lists the commands whose output is no data, and what it is.
+// notData lists the commands whose output is not data, with the kind of output.
 var notData = map[string]string{"serve": "a log", "healthcheck": "what the service said"}
 
-// Every command has what a reader of its help looks for. The test asks the model, so no new command can miss it.
+// Every command's help has all parts that a reader looks for. The test asks the model, so no new command can miss it.
 func TestHelpOfEveryCommand(t *testing.T) {
 	racetest.Sequential(t)
 	model, commands := modelOf(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// Whoever answers for Redis sends what kills a client that believes lengths, fills its memory, or fills the log. The
-// service survives: on_error decides within the time of a call, its memory stays small, and the log stays short.
+// A hostile server in the place of Redis sends replies that kill a client that trusts lengths, fill its memory, or fill
+// the log. The service survives: on_error decides within the time of a call, its memory stays small, and the log stays
+// short.
 func TestHostileRedis(t *testing.T) {
 	const most, mostLog = 300 << 10, 100 << 10 // KiB, bytes
 	for name, sent := range map[string]struct{ answer, then string }{

@@ -9,7 +9,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// The admin port shows the denied callers, as a page and over gRPC.
+// The admin port shows the denied customers, as a page and over gRPC.
 func TestHotKeys(t *testing.T) {
 	p := startProcess(t, map[string]string{"CACHE_KEY_PREFIX": "p:"}, "--rules", rulesOf(t, fiveADay))
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))

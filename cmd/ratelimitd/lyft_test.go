@@ -67,7 +67,7 @@ func TestBothFleetsCountTogether(t *testing.T) {
 	}
 	for _, key := range []string{"plain", "leased"} {
 		t.Run(key, func(t *testing.T) {
-			// Each process is connected before the storm begins, which otherwise could be over before it takes part.
+			// Each process is connected before the storm starts. Otherwise the storm could be over before a process takes part.
 			warm := int64(0)
 			for _, c := range ours {
 				answer, err := c.ShouldRateLimit(t.Context(), ask("d", key, "v"))

@@ -74,7 +74,7 @@ func kindByName(name string) string {
 	return "counter"
 }
 
-// used is what operators look at: alerts, the dashboard, and the guides.
+// used returns the texts that operators look at: alerts, the dashboard, and the guides.
 func used(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -145,7 +145,7 @@ func (f *shownFamily) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(f.labels)), ",")
 }
 
-// everyMetric is what services show that have everything in use between them.
+// everyMetric returns the metrics of several services that use every feature between them.
 func everyMetric(t *testing.T) map[string]*shownFamily {
 	t.Helper()
 	authority := tlstest.NewAuthority(t, "authority")
@@ -196,7 +196,7 @@ func everyMetric(t *testing.T) map[string]*shownFamily {
 			t.Fatalf("/metrics: %d", code)
 		}
 		var family *shownFamily
-		helps := make(map[string]string) // by name
+		helps := make(map[string]string) // help texts by metric name
 		for line := range strings.Lines(body) {
 			if rest, is := strings.CutPrefix(line, "# HELP "); is {
 				name, help, _ := strings.Cut(strings.TrimSpace(rest), " ")

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The admin port changes the log level at run time: what is below the level is not logged.
+// The admin port changes the log level at run time: lines below the level are not logged.
 func TestLogLevelAtRunTime(t *testing.T) {
 	folder := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", folder)

@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// With on_error: local a window admits the limit in Redis and once more in this process, however often Redis fails in
-// it.
+// With on_error: local a window allows the limit in Redis and once more in this process, however often Redis fails
+// during the window.
 func TestOutagesAdmitTwiceALimit(t *testing.T) {
 	r := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": r.Addr, "RATELIMITD_ON_ERROR": "local"},

@@ -93,7 +93,7 @@ func TestYAMLIsTheJSON(t *testing.T) {
 // varies are times, durations and 64-bit numbers in JSON.
 var varies = regexp.MustCompile(`^[0-9.]+s?$|^[0-9]{4}-[0-9]{2}-[0-9]{2}T`)
 
-// withoutTimes leaves out what differs from call to call.
+// withoutTimes leaves out values that differ from call to call.
 func withoutTimes(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

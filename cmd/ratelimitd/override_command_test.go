@@ -137,8 +137,8 @@ func TestOverrideCommand(t *testing.T) {
 	over(exitNothing, "set", "-d", "d", "nothing=v", "--limit", "7")
 }
 
-// Where overrides are in a file, the command writes nothing: it says what to add, replace or remove there. The rest
-// works as with Redis.
+// Where overrides are in a file, the command writes nothing: it prints the lines to add, replace or remove there. The
+// rest works as with Redis.
 func TestOverrideCommandWithAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "overrides.yaml")
 	put := func(text string) {

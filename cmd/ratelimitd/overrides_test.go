@@ -21,7 +21,7 @@ import (
 
 const overridableRules = "domain: d\ndescriptors:\n  - key: k\n    overridable: true\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
 
-// limitOf asks a process until the limit of a caller is as wanted. Asking counts a hit.
+// limitOf asks a process until the limit of a customer is as wanted. Asking counts a hit.
 func limitOf(t *testing.T, p *servicetest.Process, value string, want uint32) {
 	t.Helper()
 	client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))

@@ -23,7 +23,7 @@ var (
 func TestPagesNameWhatExists(t *testing.T) {
 	const docs = "../../docs"
 	model, _ := modelOf(t)
-	flags := make(map[string]map[string]bool) // by command
+	flags := make(map[string]map[string]bool) // the flags of each command
 	for _, n := range model.Children {
 		flags[n.Name] = map[string]bool{"help": true}
 		for _, group := range n.AllFlags(false) {

@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// lineRead reads a command line in one of two ways and returns the subcommand, or what is wrong.
+// lineRead reads a command line in one of two ways and returns the subcommand, or the error.
 func lineRead(t *testing.T, how func(*kong.Kong, []string) (string, error), args []string) (c *cli, name, wrong, printed string) {
 	t.Helper()
 	c = new(cli)

@@ -15,8 +15,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Two replicas count exactly behind a proxy that sends each key to one of two servers, are healthy, and say what is not
-// possible there.
+// Two replicas count exactly behind a proxy that sends each key to one of two servers. They are healthy, and report the
+// features that do not work there.
 func TestBehindAProxy(t *testing.T) {
 	tokens := tokenFile(t, adminToken)
 	t.Setenv("RATELIMITD_ADMIN_TOKEN_FILE", tokens)
@@ -58,7 +58,7 @@ descriptors:
 				callers.Wait()
 				for v := range admitted {
 					n := admitted[v].Load()
-					if n > 50 || n < 50 && key != "leased" || n == 0 { // what the other replica has leased may be left
+					if n > 50 || n < 50 && key != "leased" || n == 0 { // permits that the other replica has leased may be left
 						t.Errorf("%s %d: %d of 50 were admitted", key, v, n)
 					}
 				}

@@ -92,8 +92,8 @@ func TestQuotaService(t *testing.T) {
 	}
 }
 
-// A process that stops after a signal gives back what no client holds: the share that it keeps lasts as long as the
-// assignments of its clients.
+// A process that stops after a signal gives back the part of its share that no client holds. It keeps the rest until
+// its clients' assignments expire.
 func TestStopGivesSharesBack(t *testing.T) {
 	s := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": s.Addr, "REDIS_SOCKET_TYPE": "tcp"}, "--rules", rulesOf(t, quotaRules))

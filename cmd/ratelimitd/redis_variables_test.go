@@ -230,14 +230,14 @@ func TestVariablesOfTime(t *testing.T) {
 	})
 }
 
-// The variables of the pool set the number of connections and what a call does when none is free. Redis holds all calls
-// back meanwhile.
+// The variables of the pool set the number of connections and the behaviour of a call when none is free. Redis holds
+// back all calls during the test.
 func TestVariablesOfThePool(t *testing.T) {
 	const callers = 6
 	for name, c := range map[string]struct {
 		variables map[string]string
 		most      int  // connections
-		fails     bool // calls fail at once when no connection is free
+		fails     bool // calls fail immediately when no connection is free
 	}{
 		"three":           {map[string]string{"POOL_SIZE": "3"}, 3, false},
 		"three, said":     {map[string]string{"POOL_SIZE": "3", "POOL_ON_EMPTY_BEHAVIOR": "WAIT"}, 3, false},
@@ -277,8 +277,8 @@ func TestVariablesOfThePool(t *testing.T) {
 					_, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v"))
 					return err
 				}
-				// round holds back all callers until the pool is used up. It returns how many calls found no free connection, and
-				// how many failed because Redis was silent for a second: that happens on a busy machine.
+				// round holds back all calls until the pool is used up. It returns how many calls found no free connection, and how
+				// many failed because Redis was silent for a second: that happens on a busy machine.
 				round := func() (rejected, silent int) {
 					until(t, "Redis answers", func() bool { return call() == nil })
 					if err := admin.Do(t.Context(), "client", "pause", "60000", "write").Err(); err != nil {

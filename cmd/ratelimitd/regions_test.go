@@ -100,7 +100,7 @@ func TestRegionsWithoutARegion(t *testing.T) {
 	}
 }
 
-// Two regions with two replicas and a Redis each admit a limit together, and no more.
+// Two regions, each with two replicas and one Redis, together allow exactly the limit.
 func TestRegions(t *testing.T) {
 	const rules = `
 domain: d
@@ -197,7 +197,8 @@ descriptors:
 	}
 }
 
-// Resets and overrides of what another region counts are denied with its name, also while it does not answer.
+// Resets and overrides of counters of another region are rejected with that region's name, also while it does not
+// answer.
 func TestChangesBelongToTheHome(t *testing.T) {
 	const rules = `
 domain: d

@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Processes count each other in Redis. Without Redis, all processes together admit the limit once.
+// Processes count each other in Redis. Without Redis, all processes together allow the limit once.
 func TestProcessesShareTheLimitWithoutRedis(t *testing.T) {
 	t.Parallel()
 	const processes, limit = 3, 30

@@ -23,7 +23,7 @@ import (
 // bytesPerRule is the most heap that a rule may take, including its source positions and metric handles.
 const bytesPerRule = 2048
 
-// heap returns the heap in use after two collections: the second one frees what the first one left in pools.
+// heap returns the heap in use after two collections: the second one frees objects that the first one left in pools.
 func heap() int {
 	var m runtime.MemStats
 	runtime.GC()
@@ -55,7 +55,7 @@ func TestRulesTakeLittleMemory(t *testing.T) {
 					t.Fatalf("%d rules, want %d", len(r.Tree.Rules), rules)
 				}
 				l.Swap(r.Tree, limiter.Settings{})
-				if round == 1 { // by now a replaced rule has left behind all that it can
+				if round == 1 { // a replaced rule has left all its garbage behind by now
 					first = heap() - before
 				}
 			}

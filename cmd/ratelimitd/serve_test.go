@@ -81,7 +81,7 @@ func TestReadmeRequests(t *testing.T) {
 	}
 }
 
-// The service rejects settings that cannot work: it exits at once with an error that says what to do.
+// The service rejects settings that cannot work: it exits immediately with an error that names the remedy.
 func TestDoesNotStart(t *testing.T) {
 	racetest.Sequential(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -312,7 +312,7 @@ func testStopsOn(t *testing.T, s syscall.Signal) {
 		p.Kill(t) // it would drain for 30 s
 		return
 	}
-	p.Signal(t, s) // a second Ctrl-C ends it at once
+	p.Signal(t, s) // a second Ctrl-C ends it immediately
 	select {
 	case <-p.Ended:
 	case <-time.After(patience):

@@ -17,8 +17,8 @@ import (
 // settingsPage is the page whose tables list all settings of serve.
 var settingsPage = filepath.Join("..", "..", "docs", "reference", "environment.md")
 
-// The tables of settings in docs/reference/environment.md are what the flags say, and a flag's name follows from its
-// variable as the page says. With -update the test writes the tables.
+// The tables of settings in docs/reference/environment.md match the flags, and a flag's name follows from its variable
+// as the page explains. With -update the test writes the tables.
 func TestSettingsPage(t *testing.T) {
 	racetest.Sequential(t)
 	page, err := os.ReadFile(settingsPage)
@@ -72,7 +72,7 @@ func (g *settingsOf) text() string {
 // settingsTables are the settings of serve, a section for each group: first the groups with settings of ratelimitd.
 func settingsTables(t *testing.T, model *kong.Application) string {
 	settings := 0
-	plainFlags := make(map[string]*kong.Flag) // by variable
+	plainFlags := make(map[string]*kong.Flag) // flags without REDIS_PERSECOND_, by variable
 	var groups []*settingsOf
 	var silent []string // without effect
 	for _, f := range model.DefaultCmd.Flags {
@@ -105,7 +105,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		}
 		plainFlags[name] = f
 		if preset == "false" {
-			preset = "" // as the page says of every bool
+			preset = "" // the page states this default once for every bool
 		}
 		if preset != "" {
 			preset = " (`" + preset + "`)"
@@ -114,7 +114,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 		if strings.HasPrefix(name, "RATELIMITD_") {
 			rows = &group.ours
 		}
-		if n := len(*rows) - 1; meaning == "Private key" && n >= 0 { // in one row with its certificate
+		if n := len(*rows) - 1; meaning == "Private key" && n >= 0 { // one row for a certificate and its private key
 			before, after, _ := strings.Cut((*rows)[n], "` | file | ")
 			(*rows)[n] = before + "`, `" + name + "` | file | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
 			continue

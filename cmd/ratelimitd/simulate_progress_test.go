@@ -43,7 +43,7 @@ func openTerminal(t *testing.T) (seen, tty *os.File) {
 	return seen, tty
 }
 
-// On a terminal, a line shows the progress of a simulation and disappears at the end. Elsewhere there is none.
+// On a terminal, a line shows the progress of a simulation and disappears at the end. Other outputs get no such line.
 func TestSimulateProgress(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")

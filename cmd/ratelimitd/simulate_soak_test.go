@@ -234,7 +234,7 @@ func TestSoakSimulate(t *testing.T) {
 	}
 }
 
-// measure replays the log in a process of its own, which reads it from a pipe.
+// measure replays the log in a separate process, which reads it from a pipe.
 func (r madeUpLog) measure(t *testing.T) {
 	t.Helper()
 	dir := writeRules(t, map[string]string{"r.yaml": trafficRules(true)})
@@ -255,7 +255,7 @@ func (r madeUpLog) measure(t *testing.T) {
 	}
 	var written countedBytes
 	err = r.write(io.MultiWriter(in, &written))
-	most := peak(cmd.Process.Pid) // by now it has read everything except what is in the pipe
+	most := peak(cmd.Process.Pid) // only bytes in the pipe are still unread
 	if err := errors.Join(err, in.Close(), cmd.Wait()); err != nil {
 		t.Fatalf("%v\n%s", err, &text)
 	}
@@ -272,7 +272,7 @@ func (r madeUpLog) measure(t *testing.T) {
 }
 
 // peak returns the most memory that a process has used so far, in KiB, or 0 where the system does not report it. The
-// process must be running: for an ended one the system reports at least what its parent used.
+// process must be running: for an ended one the system reports at least its parent's memory.
 func peak(pid int) int {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -284,7 +284,7 @@ func peak(pid int) int {
 	return n
 }
 
-// countedBytes counts what is written to it.
+// countedBytes counts the bytes that are written to it.
 type countedBytes int64
 
 func (c *countedBytes) Write(b []byte) (int, error) {

@@ -177,7 +177,7 @@ func TestSimulateWithoutMapping(t *testing.T) {
 	for _, c := range []struct {
 		rules, log string
 		flags      []string
-		want       string // in the output, or the error
+		want       string // text that the output or the error must contain
 	}{
 		{rules, "nginx.log", []string{"--format", "nginx", "--descriptor", "remote_address=ip"}, "denied: 1 of 1 requests"},
 		{rules, "nginx.log", []string{"--format", "apache", "--descriptor", "remote_address=ip"}, "denied: 1 of 1 requests"},

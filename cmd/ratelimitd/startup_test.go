@@ -258,8 +258,8 @@ func TestJSONWithoutRedis(t *testing.T) {
 	}
 }
 
-// Health is red while Redis answers and rejects every call, even if that begins after the start, and whatever the
-// settings say. The page of health says why. It is green again when Redis accepts the calls.
+// Health is red while Redis answers and rejects every call, whatever the settings are, and even if that starts later.
+// The page of health shows the reason. It is green again when Redis accepts the calls.
 func TestHealthWhenRedisRejects(t *testing.T) {
 	server := redistest.Start(t)
 	p := startProcess(t, map[string]string{"REDIS_URL": server.Addr}, "--rules", rulesOf(t, edgeRules))

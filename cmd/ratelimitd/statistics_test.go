@@ -101,7 +101,7 @@ func shown(t *testing.T, url, prefix string) []string {
 	return lines
 }
 
-// trafficForPrometheus is what traffic adds to envoyproxy/ratelimit's metrics: names, labels and numbers.
+// trafficForPrometheus lists the lines that traffic adds to envoyproxy/ratelimit's metrics: names, labels and numbers.
 var trafficForPrometheus = []string{
 	`ratelimit_service_config_load_error 0`,
 	`ratelimit_service_config_load_success 1`,
@@ -202,7 +202,7 @@ mappings:
 	}
 }
 
-// daemon is a StatsD or DogStatsD daemon that keeps what it receives.
+// daemon is a StatsD or DogStatsD daemon that keeps the lines it receives.
 type daemon struct {
 	host, port string
 	lines      chan string

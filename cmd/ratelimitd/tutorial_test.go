@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// The tutorial's blocks: a comment may say before a block what it is.
+// tutorialBlock matches the blocks of a page. A comment before a block may define its meaning.
 //
 //	<!-- file: NAME -->    the block is the content of this file
 //	<!-- append: NAME -->  so is it, below what the file has
@@ -32,11 +32,11 @@ import (
 //	<!-- run: COMMAND -->  runs a command, which must succeed
 //	<!-- serve: ARGS -->   starts the service
 //
-// The arguments of the service may begin with settings: NAME=value.
+// The arguments of the service may start with settings: NAME=value.
 //
-// A block of console holds commands after "$ " and what they say; one without a language what the service logs, once
-// there is a service. A block of shellsession is not run: its commands need a cluster. A command in the text is run if
-// the tests have its program, and must succeed.
+// A block of console holds commands after "$ " and their output. A block without a language holds the service's log,
+// once the page has started a service. A block of shellsession is not run: its commands need a cluster. A command in
+// the text is run if the tests have its program, and must succeed.
 var (
 	tutorialBlock = regexp.MustCompile("(?s)````.*?````\n|(?:<!-- (file|append|steps|envoy)(?:: (\\S+))? -->\n)?```(\\w*)\n(.*?)```\n")
 	tutorialRun   = regexp.MustCompile(`(?m)^- run: (.+)$`)
@@ -47,7 +47,7 @@ var (
 // followed are the pages whose commands TestTutorial runs.
 var followed = []struct {
 	page, folder string
-	commands     int  // at least
+	commands     int  // least number of commands on the page
 	installed    bool // the page expects an installed program; otherwise it says how to build one
 }{
 	{"learn/tutorial.md", "tutorial", 20, false},
@@ -84,7 +84,7 @@ var (
 // tutorial follows the page as a reader does.
 type tutorial struct {
 	home    string
-	env     []string // of the service
+	env     []string // environment of the service
 	redis   string   // host:port of the Redis that replaces localhost:6379; empty if the page needs none
 	shell   *shell
 	service *servicetest.Process
@@ -103,7 +103,7 @@ func TestTutorial(t *testing.T) {
 	}
 }
 
-// followPage does what a page says, in a directory of that name.
+// followPage executes the steps of a page, in a directory of that name.
 func followPage(t *testing.T, page, folder string, atLeast int, installed bool) {
 	t.Helper()
 	servicetest.NotAtMidnight()
@@ -204,7 +204,7 @@ func sameResets(said, page string) bool {
 	return true
 }
 
-// masked is the text without what differs in every run.
+// masked returns the text without the parts that differ in every run.
 func masked(text string) string {
 	return measured.ReplaceAllString(varying.ReplaceAllString(elapsed.ReplaceAllString(text, "#"), "#"), "$1$2$3 #")
 }
@@ -217,7 +217,7 @@ func (r *tutorial) mustRun(t *testing.T, command string) {
 	}
 }
 
-// between does what the text between two blocks says, and returns the number of commands.
+// between executes the steps in the text between two blocks, and returns the number of commands.
 func (r *tutorial) between(t *testing.T, text string) (commands int) {
 	t.Helper()
 	for _, m := range betweenBlocks.FindAllStringSubmatch(text, -1) {
@@ -343,7 +343,7 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// openShell starts a shell in the project's top directory. Its environment has only what Go needs.
+// openShell starts a shell in the project's top directory. Its environment has only the variables that Go needs.
 func openShell(t *testing.T, home string) *shell {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

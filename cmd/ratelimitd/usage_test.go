@@ -25,7 +25,7 @@ descriptors:
         rate_limit: {unit: year, requests_per_unit: 5}
 `
 
-// All counters in use of one caller are listed, whichever process counted them, and no others.
+// All counters in use of one customer are listed, whichever process counted them, and no others.
 func TestUsage(t *testing.T) {
 	memory := map[string]string{"RATELIMITD_ADMIN_TOKEN": adminToken}
 	for name, start := range map[string]func(t *testing.T, rules string) (here, there *servicetest.Process){

@@ -17,7 +17,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
-// event is what tests read of an event.
+// event is the part of an event that tests read.
 type event struct {
 	ID, Source, Type string
 	Data             struct {

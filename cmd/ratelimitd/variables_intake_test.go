@@ -16,7 +16,8 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// frames connects to gRPC without a library that enforces the protocol. flush sends what was written to the client.
+// frames connects to gRPC without a library that enforces the protocol. flush sends the frames that were written to the
+// client.
 func frames(t *testing.T, i *instance, from string) (conn net.Conn, client *http2test.Client, flush func() error) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
@@ -74,7 +75,7 @@ func cut(variable, reason, method string, piece []byte, end bool) look {
 
 func variablesOfIntake() []variable {
 	decide := ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
-	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // of an announced 4 MiB
+	unfinished := append([]byte{0, 0, 0x40, 0, 0}, make([]byte, 15_000)...) // a message that announces 4 MiB and is cut
 	return []variable{
 		{name: "RATELIMITD_MAX_CALLS", value: "1", look: running(func(t *testing.T, i *instance) string {
 			one := &ratelimitdv1.DecideRequest{Domain: "d", Descriptors: []*ratelimitdv1.Descriptor{{Entries: []*ratelimitdv1.Entry{{Key: "k", Value: "v"}}}}}

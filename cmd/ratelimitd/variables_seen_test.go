@@ -44,7 +44,7 @@ func running(l look) look {
 	}
 }
 
-// answers sends requests in order and returns the codes with what remains, or the error's code.
+// answers sends requests in order and returns the codes with the remaining hits, or the error's code.
 func answers(requests ...*ratelimitv3.RateLimitRequest) look {
 	return running(func(t *testing.T, i *instance) string {
 		client := ratelimitv3.NewRateLimitServiceClient(dial(t, i.grpc()))
@@ -81,7 +81,7 @@ func then(first, next look) look {
 	}
 }
 
-// metric returns the lines of /metrics that begin with prefix.
+// metric returns the lines of /metrics that start with prefix.
 func metric(prefix string) look {
 	return running(func(t *testing.T, i *instance) string {
 		return strings.Join(shown(t, i.http()+"/metrics", prefix), "\n")
@@ -279,7 +279,7 @@ type ads struct {
 	answer func(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error
 
 	mu       sync.Mutex
-	headers  metadata.MD // of the first stream
+	headers  metadata.MD // metadata of the first stream
 	first    *discoveryv3.DiscoveryRequest
 	streams  int
 	rejected int // number of requests that reject something

@@ -117,7 +117,7 @@ func variablesOfXDS(t *testing.T) []variable {
 			return xdsFrom(h.addr, more...), h.look
 		}
 	}
-	// ending is an xDS server whose streams end at once.
+	// ending is an xDS server whose streams end immediately.
 	ending := func(l func(*ads) look, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			a := listenADS(t, func(discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
@@ -386,7 +386,7 @@ func variablesOfAnswers() []variable {
 	two := "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 1}\n  - key: l\n    rate_limit: {unit: day, requests_per_unit: 3}\n"
 	together := ask("d", "k", "v")
 	together.Descriptors = append(together.Descriptors, ask("d", "l", "v").GetDescriptors()...)
-	// Two requests hit both counters. What is left of l then shows what the denied request took.
+	// Two requests hit both counters. The remaining hits of l then show how many hits the denied request took.
 	left := func(t *testing.T, i *instance) string {
 		return answers(together, heavy(2, together), heavy(1, ask("d", "l", "v")), heavy(1, ask("d", "l", "v")))(t, i)
 	}
@@ -430,7 +430,7 @@ func variablesOfAnswers() []variable {
 			next := time.Unix(0, 0).Add((time.Duration(now.Unix())*time.Second/month + 1) * month)
 			near := func(a, b time.Time) bool { return a.Sub(b).Abs() < 10*time.Second }
 			switch {
-			case near(first, next): // on one day in decades both months end at the same time
+			case near(first, next): // both months end at the same time on one day in decades
 				t.Skip("both months end at once")
 			case near(reset, first):
 				return "ends with the month"
@@ -637,7 +637,7 @@ func variablesOfRedis(t *testing.T, prefix string) []variable {
 
 func variablesOfStatistics() []variable {
 	const hits = "ratelimit.service.rate_limit.d.k.total_hits"
-	// sent returns what a daemon first receives under a name. Without the variable that may be nothing.
+	// sent returns the first line that a daemon receives under a name. Without the variable it may be empty.
 	sent := func(name, network, find string, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			d := listenStatsD(t, network)
@@ -723,7 +723,7 @@ func variablesOfStatistics() []variable {
 }
 
 func variablesOfTracing() []variable {
-	// traced returns what a collector receives for one call.
+	// traced returns the spans that a collector receives for one call.
 	traced := func(protocol string, say func(c *collector) string, more ...string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			c := &collector{}

@@ -40,8 +40,8 @@ type variable struct {
 	unset, set string // the observed results
 	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that other programs may use
 
-	// prepare, if set, runs before each start and makes what the service needs, such as a server. It returns more
-	// settings, including the variable itself unless value is set, and replaces look.
+	// prepare, if set, runs before each start and sets up the environment of the service, such as a server. It returns
+	// more settings, including the variable itself unless value is set, and replaces look.
 	prepare func(t *testing.T) (map[string]string, look)
 
 	// shownBy names a test that shows the effect. The fields above are then empty.
@@ -56,7 +56,7 @@ type variable struct {
 	anything bool
 }
 
-// look observes a service and returns what it sees.
+// look observes a service and returns its observation as text.
 type look func(t *testing.T, i *instance) string
 
 // environmentMutex is held while the environment of this process is set up for a service.
@@ -85,7 +85,7 @@ type instance struct {
 	args []string
 
 	stop  func()
-	ended chan error // what run returned
+	ended chan error // result of run
 }
 
 // begin starts the service. If that fails, err holds the reason.
@@ -316,7 +316,7 @@ func (v *variable) hasNoEffect(t *testing.T) {
 	}
 }
 
-// rejects tries invalid values. The error names the variable and what is allowed.
+// rejects tries invalid values. The error names the variable and the allowed values.
 func (v *variable) rejects(t *testing.T, f *kong.Flag) {
 	bad := maps.Clone(v.bad)
 	if bad == nil {
@@ -362,7 +362,7 @@ func (v *variable) rejects(t *testing.T, f *kong.Flag) {
 	}
 }
 
-// mistake is what a command says last about itself.
+// mistake returns the last error message of a command.
 func mistake(text string) string {
 	return text[max(strings.LastIndex(text, "ratelimitd: "), 0):]
 }

@@ -14,7 +14,7 @@ import (
 	ratelimitdv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/v1"
 )
 
-// versionRules have six hits under each algorithm, and what else two versions share.
+// versionRules have six hits under each algorithm, and the other features whose state two versions share.
 const versionRules = `
 domain: d
 quota_buckets: {default: deny}
@@ -33,7 +33,7 @@ descriptors:
   - {key: local, on_error: local, rate_limit: {unit: year, requests_per_unit: 10}}
 `
 
-// This version and the earlier one run at the same time on one Redis. Each of them sees what the other one writes.
+// This version and the earlier one run at the same time on one Redis. Each of them sees the other one's writes.
 func TestTwoVersionsOnOneRedis(t *testing.T) {
 	earlier(t)
 	redis := redistest.Start(t)

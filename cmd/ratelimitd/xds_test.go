@@ -132,7 +132,7 @@ func TestEnvoyGateway(t *testing.T) {
 		"GRPC_SERVER_USE_TLS":                "true",
 		"GRPC_SERVER_TLS_CERT":               v.Path("tls.crt"),
 		"GRPC_SERVER_TLS_KEY":                v.Path("tls.key"),
-		"GRPC_SERVER_TLS_CA_CERT":            v.Path("ca.crt"), // must not make callers present certificates
+		"GRPC_SERVER_TLS_CA_CERT":            v.Path("ca.crt"), // must not make gRPC clients present certificates
 		"CONFIG_GRPC_XDS_SERVER_USE_TLS":     "true",
 		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT":    v.Path("tls.crt"),
 		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY":     v.Path("tls.key"),
@@ -171,7 +171,7 @@ func TestEnvoyGateway(t *testing.T) {
 	}
 	rlconfig := func() string { _, body := get(t, "http://"+p.Debug+"/rlconfig"); return body }
 
-	// The gateway has no snapshot yet: probes succeed, and callers decide for themselves.
+	// The gateway has no snapshot yet: probes succeed, and clients use their failure mode.
 	if code, body := get(t, "http://"+p.HTTP+"/healthcheck"); code != http.StatusOK || body != "OK" {
 		t.Errorf("/healthcheck without rules: %d %q", code, body)
 	}
@@ -228,7 +228,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/metrics does not show the bad set:\n%s", body)
 	}
 
-	// The corrected set takes effect, and the counters keep what was used.
+	// The corrected set takes effect, and the counters keep their hits.
 	g.set("3", perDay(domain, 4))
 	eventually(t, "the mended rules", func() bool {
 		got, err := client.ShouldRateLimit(t.Context(), askRoute(domain, "10.0.0.2"))
@@ -268,7 +268,7 @@ func TestEnvoyGateway(t *testing.T) {
 		t.Errorf("/healthcheck with an empty snapshot: %d", code)
 	}
 
-	// No caller sent a trace, and all calls are sampled.
+	// No client sent a trace, and all calls are sampled.
 	p.Stop(t) // sends the spans that wait for a batch
 	got, sender := spans.Spans()
 	if len(got) < 10 || sender["service.name"] != "envoy-ratelimit" || sender["service.namespace"] != "envoy-gateway-system" || sender["service.instance.id"] != "envoy-ratelimit-7c9d" {
@@ -301,7 +301,7 @@ func TestExplainOverXDS(t *testing.T) {
 }
 
 // Without FORCE_START_WITHOUT_INITIAL_CONFIG health is red until the first rules arrive. With
-// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red whenever there is no domain.
+// HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED it is red as long as there are no domains.
 func TestHealthWithoutRules(t *testing.T) {
 	health := func(p *servicetest.Process) int { code, _ := get(t, "http://"+p.HTTP+"/healthcheck"); return code }
 	t.Run("xDS", func(t *testing.T) {

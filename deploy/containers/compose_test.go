@@ -145,8 +145,8 @@ func named(t *testing.T, project, file, pattern string) string {
 	return string(m[1])
 }
 
-// limited sends six requests of one caller through Envoy: five pass. If a minute ends between them, it tries another
-// caller.
+// limited sends six requests of one customer through Envoy: five pass. If a minute ends between them, it tries another
+// customer.
 func limited(t *testing.T) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -214,7 +214,7 @@ func await(t *testing.T, what string, ok func() (missing string)) bool {
 	return false
 }
 
-// The image is small, has nothing but what it needs, and is not built again for a file that is not in it.
+// The image is small, has no file that it does not need, and is not built again for a file that is not in it.
 func (d *docker) testImage(t *testing.T, project, id string) {
 	var image struct {
 		ID   string
@@ -276,7 +276,7 @@ func (d *docker) testPrivileges(t *testing.T, id string) {
 
 var locked = map[string]any{"ReadonlyRootfs": true, "CapDrop": []string{"ALL"}}
 
-// Signals end the service at once if there is no drain delay, and in good order.
+// Signals end the service immediately if there is no drain delay, and in good order.
 func (d *docker) testSignals(t *testing.T) {
 	for _, s := range []string{"SIGTERM", "SIGHUP"} {
 		c := d.run(t, nil, locked)
@@ -410,7 +410,7 @@ func (d *docker) testRestart(t *testing.T, project string) {
 			tick := time.NewTicker(5 * time.Millisecond)
 			defer tick.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
-				answers[i][through(t, fmt.Sprintf("restart-%d-%d", i, n))]++ // a new caller each time, who passes
+				answers[i][through(t, fmt.Sprintf("restart-%d-%d", i, n))]++ // a new customer each time, who passes
 				<-tick.C
 			}
 		})

@@ -101,7 +101,7 @@ func (d *docker) image(t *testing.T, name, file string, changes ...string) {
 	}
 }
 
-// container is what is asked of a container.
+// container is the part of Docker's answer that the tests read.
 type container struct {
 	ID, Image string
 	Name      string
@@ -136,7 +136,7 @@ func (d *docker) of(t *testing.T, service string) (all []container) {
 	return all
 }
 
-// logs is what a container has written.
+// logs returns the output of a container.
 func (d *docker) logs(t *testing.T, id string) string {
 	t.Helper()
 	resp, err := d.request(t.Context(), "GET", "/containers/"+id+"/logs?stdout=1&stderr=1", nil)
@@ -172,7 +172,7 @@ func (d *docker) run(t *testing.T, env []string, host map[string]any) container 
 	return d.inspect(t, made.ID)
 }
 
-// compose runs docker-compose in a directory and returns what it said.
+// compose runs docker-compose in a directory and returns its output.
 func (d *docker) compose(t *testing.T, folder string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute) // the image is compiled
@@ -190,7 +190,7 @@ func (d *docker) compose(t *testing.T, folder string, args ...string) string {
 	return string(out)
 }
 
-// lockedBuffer may be written and read at once.
+// lockedBuffer may be written and read at the same time.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

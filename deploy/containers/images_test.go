@@ -182,8 +182,8 @@ func envoy(t *testing.T) string {
 	return found[len(found)-1]
 }
 
-// goImage makes the image in which the Dockerfile builds: Go, what workshop/scripts/rootfs calls, and the modules of
-// go.mod, because nothing can be downloaded in the daemon's name space.
+// goImage makes the image in which the Dockerfile builds: Go, the commands that workshop/scripts/rootfs calls, and the
+// modules of go.mod, because nothing can be downloaded in the daemon's name space.
 func goImage(t *testing.T, file string) {
 	t.Helper()
 	i := newImage(t, file)
@@ -213,7 +213,7 @@ func goImage(t *testing.T, file string) {
 
 type module struct {
 	Path, Version string
-	listed        bool // in go.mod: its files are needed, to see which module has a package
+	listed        bool // whether go.mod lists it; its files then show which module has a package
 }
 
 // modules lists the modules in the service's module graph, and downloads the modules in go.mod.

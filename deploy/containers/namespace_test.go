@@ -22,7 +22,7 @@ import (
 // inside names the directory of the test that runs in the name spaces.
 const inside = "RATELIMITD_CONTAINERS_FOLDER"
 
-// skipped begins the line with which the test in the name spaces says why nothing was tested.
+// skipped starts the line in which the test in the name spaces gives the reason why nothing was tested.
 const skipped = "NOT RUN without "
 
 // inNamespaces runs this test once more, as the first process of new name spaces. All that it starts ends with it.
@@ -58,7 +58,7 @@ func inNamespaces(t *testing.T, folder string) {
 // cgroup is the parent of the containers' control groups.
 func cgroup(folder string) string { return "/" + filepath.Base(folder) }
 
-// removeCgroups removes what the daemon leaves of its control groups: empty directories.
+// removeCgroups removes the control groups that the daemon leaves: empty directories.
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()
 	found, _ := filepath.Glob("/sys/fs/cgroup/*" + name)

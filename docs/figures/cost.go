@@ -16,7 +16,7 @@ type spent struct{ server, redis float64 }
 // serverAndRedis matches a cell such as 3.2 + 3.0.
 var serverAndRedis = regexp.MustCompile(`^([0-9.]+) \+ ([0-9.]+)$`)
 
-// costs reads a table of a page whose first row begins with header: by the first cell of a row and the heading of a
+// costs reads a table of a page whose first row starts with header: by the first cell of a row and the heading of a
 // column. Cells without two numbers are left out.
 func costs(page, header string) map[[2]string]spent {
 	found := make(map[[2]string]spent)

@@ -157,7 +157,7 @@ func sameBurst() string {
 				waited++
 			}
 		}
-		// Admitted requests are on the upper line, denied ones on the lower one. A request that waits begins on the lower
+		// Admitted requests are on the upper line, denied ones on the lower one. A request that waits starts on the lower
 		// line, when it arrives, and passes on the upper one.
 		lower := y + 20
 		if waited > 0 {

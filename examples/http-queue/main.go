@@ -1,5 +1,5 @@
 // Command http-queue is an HTTP service that loses no denied request. A message within the sender's limit is delivered
-// at once. Any other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit
+// immediately. Any other is kept in a Redis stream and answered with 202; a consumer delivers it as soon as the limit
 // allows.
 package main
 
@@ -144,7 +144,7 @@ func (q *queue) consume(ctx context.Context) error {
 		!redis.HasErrorPrefix(err, "BUSYGROUP") {
 		return fmt.Errorf("create the group of consumers: %w", err)
 	}
-	for from := "0"; ctx.Err() == nil; { // first what was read before and not delivered, then what is new
+	for from := "0"; ctx.Err() == nil; { // first messages that were read before and not delivered, then new ones
 		read, err := q.redis.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "one",
 			Streams: []string{stream, from}, Count: 1, Block: time.Second}).Result()
 		switch {

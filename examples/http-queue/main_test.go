@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit/rulefiles"
 )
 
-// What the limit denies is answered with 202 and delivered later; each message is delivered once.
+// A denied message is answered with 202 and delivered later. Each message is delivered once.
 func TestQueue(t *testing.T) {
 	server := redistest.Start(t)
 	limiter, err := ratelimit.Open(t.Context(), ratelimit.Options{Dir: rulefiles.Dir("rules"), Strict: true, Store: redisstore.New(redisstore.Options{URL: server.Addr}), Logger: slog.New(slog.DiscardHandler)})

@@ -70,7 +70,7 @@ func TestAddress(t *testing.T) {
 			passed++
 		}
 	}
-	if passed < 200 || passed > 240 { // 200 at once, and one more in 300 ms
+	if passed < 200 || passed > 240 { // 200 immediately, and one more in 300 ms
 		t.Errorf("%d of 300 requests passed a limit of 200", passed)
 	}
 }

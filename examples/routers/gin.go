@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/httplimit"
 )
 
-// forGin makes gin's kind of middleware. With Options.Actual, read what the handler wrote from a value in the request's
-// context: the status and the size that Actual gets are not the handler's.
+// forGin returns gin's kind of middleware. With Options.Actual, read the handler's status and size from a value in the
+// request's context: the status and the size that Actual gets are not the handler's.
 func forGin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		passed := false

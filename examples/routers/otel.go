@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// OpenTelemetry is an Observer of decisions. Each becomes an event of the caller's span and is counted.
+// OpenTelemetry is an Observer of decisions. Each becomes an event of the current span and is counted.
 type OpenTelemetry struct {
 	Decisions metric.Float64Histogram // duration of a decision, in seconds
 }

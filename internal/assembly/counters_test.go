@@ -67,7 +67,7 @@ func TestProcessesForgetTogether(t *testing.T) {
 			if take(all[0], 1) || take(all[1], 1) {
 				t.Fatal("a used counter admits hits")
 			}
-			if all[1].Denials.Len() != 1 { // it forgets all when it begins to hear of resets
+			if all[1].Denials.Len() != 1 { // the cache drops its denials when it starts to receive resets
 				return errors.New("the denial is not remembered")
 			}
 			return nil

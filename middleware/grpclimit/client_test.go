@@ -28,7 +28,7 @@ import (
 // denial says how a server denies a call.
 type denial struct {
 	code     codes.Code
-	delay    *durationpb.Duration // of RetryInfo; nil: none
+	delay    *durationpb.Duration // delay in RetryInfo; nil for a denial without RetryInfo
 	metadata metadata.MD
 	trailer  metadata.MD
 }
@@ -186,7 +186,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// These denials are returned at once.
+// These denials are returned immediately.
 func TestReturnsDenials(t *testing.T) {
 	for name, c := range map[string]struct {
 		denial   denial
@@ -249,7 +249,7 @@ func TestStreamsThatAreNotRepeated(t *testing.T) {
 	}
 }
 
-// A caller that cancels a call that waits gets the error at once.
+// A client that cancels a waiting call gets the error immediately.
 func TestCancelled(t *testing.T) {
 	for _, unary := range []bool{true, false} {
 		denying(t, grpclimit.ClientOptions{}, []denial{after(20 * time.Second)}, func(t *testing.T, c testpb.TestServiceClient) {

@@ -26,7 +26,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
-// service does what its functions do.
+// service answers calls with its functions.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	unary  func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error)
@@ -100,7 +100,7 @@ func as(t *testing.T, pairs ...string) context.Context {
 	return metadata.AppendToOutgoingContext(t.Context(), pairs...)
 }
 
-// retryInfo returns the delay in an error; false: there is none.
+// retryInfo returns the delay in an error, or false without one.
 func retryInfo(err error) (time.Duration, bool) {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
@@ -252,7 +252,7 @@ func TestNoDecision(t *testing.T) {
 	})
 }
 
-// A delayed call waits, and is denied at once if its turn comes after its deadline.
+// A delayed call waits, and is denied immediately if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		intercept := grpclimit.UnaryServerInterceptor(&gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second}}, grpclimit.Options{Domain: "api", Descriptors: byCustomer})
@@ -280,7 +280,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// While a call runs, what it may use is reserved. Then what it used is charged.
+// While a call runs, its estimated cost is reserved. At its end the real cost is charged.
 func TestActualCost(t *testing.T) { gatetest.Each(t, gatetest.Rules, testActualCost) }
 
 func testActualCost(t *testing.T, l gatetest.Counting) {

@@ -32,7 +32,7 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// answer is what a server answers.
+// answer is one answer of a server.
 type answer struct {
 	status  int
 	headers http.Header
@@ -81,7 +81,7 @@ func after(text string) http.Header { return http.Header{"Retry-After": {text}} 
 
 // A client repeats a request as late as the server says, and not exactly then.
 func TestRepeats(t *testing.T) {
-	at := time.Date(2000, 1, 1, 0, 0, 8, 0, time.UTC) // synctest begins at the year 2000
+	at := time.Date(2000, 1, 1, 0, 0, 8, 0, time.UTC) // synctest starts at the year 2000
 	for _, c := range []struct {
 		name    string
 		headers http.Header
@@ -140,7 +140,7 @@ func TestWaitsGrow(t *testing.T) {
 	}
 }
 
-// A client repeats what was answered with 403 where asked to, and only if the answer says when.
+// A client repeats a request that was answered with 403 if the options ask for it and the answer has a time.
 func TestForbidden(t *testing.T) {
 	for _, c := range []struct {
 		transport *httplimit.Transport
@@ -182,7 +182,7 @@ func TestRepetitionsDiffer(t *testing.T) {
 	}
 }
 
-// These denials are returned at once.
+// These denials are returned immediately.
 func TestReturnsDenials(t *testing.T) {
 	body := func(_ *testing.T, r *http.Request) { // a body that cannot be sent again
 		r.Body = io.NopCloser(strings.NewReader("text"))
@@ -278,7 +278,7 @@ func TestDenialWithoutAnEnd(t *testing.T) {
 	}
 }
 
-// A request that is cancelled while it waits fails at once.
+// A request that is cancelled while it waits fails immediately.
 func TestCancelled(t *testing.T) {
 	times, _ := denying(t, &httplimit.Transport{}, []answer{{429, after("20")}}, func(t *testing.T, client *http.Client) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -365,7 +365,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Each attempt has a body of its own, and every body is closed: of answers, and of requests that are not sent.
+// Each attempt has a separate body, and every body is closed: of answers, and of requests that are not sent.
 func TestBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var made, closed, answered, closedAnswers int

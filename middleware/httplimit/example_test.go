@@ -81,7 +81,7 @@ func ExampleNew() {
 	// 429 Too Many Requests
 }
 
-// The size of the response is what a request costs. It is known when the response is complete.
+// A request costs the size of its response. It is known when the response is complete.
 func ExampleOptions_actual() {
 	l, end := limiter()
 	defer end()

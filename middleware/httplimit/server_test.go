@@ -280,7 +280,7 @@ func TestOwnDenial(t *testing.T) {
 	}
 }
 
-// A delayed request waits, and is denied at once if its turn comes after its deadline.
+// A delayed request waits, and is denied immediately if its turn comes after its deadline.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &gatetest.Decider{Answer: limits.Decision{Allowed: true, Delay: 2 * time.Second, Headers: []limits.Header{{Name: "x-ratelimit-delay-ms", Value: "2000"}}}}
@@ -310,7 +310,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// While a request runs, what it may use is reserved. Then what it used is charged.
+// While a request runs, its estimated cost is reserved. At its end the real cost is charged.
 func TestActualCost(t *testing.T) { gatetest.Each(t, gatetest.Rules, testActualCost) }
 
 func testActualCost(t *testing.T, l gatetest.Counting) {
@@ -340,7 +340,7 @@ func testActualCost(t *testing.T, l gatetest.Counting) {
 			http.Error(w, "broken", http.StatusInternalServerError)
 		case "/panic":
 			panic("broken")
-		case "/abort": // as httputil.ReverseProxy does when its client goes away
+		case "/abort": // httputil.ReverseProxy panics like this when its client goes away
 			_, _ = io.WriteString(w, "1234567")
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)

@@ -62,7 +62,7 @@ func descriptorOf(t *testing.T, r *testRequest, item string) string {
 	return strings.Join(all, ", ")
 }
 
-// Each action adds an entry, or adds none, or there is no descriptor.
+// Each action adds an entry, adds none, or drops the descriptor.
 func TestActions(t *testing.T) {
 	const (
 		ten   = `ranges { address_prefix: "10.0.0.0" prefix_len { value: 8 } }`

@@ -20,7 +20,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// testRequest stands for Envoy: a request, and what is done with it.
+// testRequest stands for Envoy: a request, and the module's calls on it.
 type testRequest struct {
 	headers  map[string][]string
 	address  string
@@ -210,8 +210,8 @@ func TestFiltersShareTheirCounters(t *testing.T) {
 	}
 }
 
-// A filter that is rejected, or only validated, connects to nothing: the end of what has begun may have to wait for
-// Redis, and Envoy's main thread with it.
+// A filter that is rejected, or only validated, connects to nothing. Ending background work may have to wait for Redis,
+// and Envoy's main thread would wait with it.
 func TestOnlyFiltersInUseConnect(t *testing.T) {
 	var config net.ListenConfig
 	redis, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -260,7 +260,7 @@ func (p *panicking) RemoteAddress() (string, bool) {
 
 func (*panicking) SetMetadata(string, []byte) { panic("kaboom") }
 
-// After a panic there is no decision, or no answer: the failure mode decides.
+// After a panic the request has no decision, or no answer. The failure mode then decides.
 func TestPanicIsAFailure(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	for failureModeDeny, want := range map[string]Result{"false": Continue, "true": Stop} {
@@ -325,7 +325,7 @@ func TestEnginesEndSideBySide(t *testing.T) {
 	})
 }
 
-// Work that panics begins again.
+// Work that panics is restarted.
 func TestWorkBeginsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

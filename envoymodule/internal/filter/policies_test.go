@@ -49,7 +49,7 @@ func TestHitsInText(t *testing.T) {
 	}
 }
 
-// What a module cannot obey is an error, which says where and why.
+// A policy that a module cannot obey is an error, which names the place and the reason.
 func TestPoliciesRejected(t *testing.T) {
 	matching := func(condition string) string {
 		return `actions { header_value_match { descriptor_value: "a" headers { name: "x" ` + condition + ` } } }`

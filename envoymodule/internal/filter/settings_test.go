@@ -52,7 +52,7 @@ func TestSettingsRejected(t *testing.T) {
 		{header(`"value": "b"}, "append": false`), "raw_value and append are not supported"},
 		{header(`"value": "100%%"}`), ""},
 	} {
-		text := fmt.Sprintf(`{"domain": "d", "rules": %q, %s}`, good, c.settings) // of two values the last one counts
+		text := fmt.Sprintf(`{"domain": "d", "rules": %q, %s}`, good, c.settings) // the last one of two values counts
 		_, err := Open([]byte(text), testHost{validating: true}, slog.New(slog.DiscardHandler))
 		if said := fmt.Sprint(err); (c.says == "") != (err == nil) || !strings.Contains(said, c.says) {
 			t.Errorf("%s: want %q, got %s", c.settings, c.says, said)
@@ -63,7 +63,7 @@ func TestSettingsRejected(t *testing.T) {
 	}
 }
 
-// A route has settings of its own, and they are checked as the filter's are.
+// The settings of a route are checked like those of the filter.
 func TestRoutesRejected(t *testing.T) {
 	for _, c := range []struct{ settings, says string }{
 		{``, ""},

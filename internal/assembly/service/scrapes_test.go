@@ -22,7 +22,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// scraperAt is a client with an address of its own.
+// scraperAt returns a client with a separate address.
 func scraperAt(t *testing.T, address string) *http.Client {
 	t.Helper()
 	l, err := net.Listen("tcp", address+":0")
@@ -104,7 +104,8 @@ func TestScrapesShareAnAnswer(t *testing.T) {
 	}
 }
 
-// A peer that does not read takes no place of others, and what it has not read is counted. Its own next scrape waits.
+// A peer that does not read does not block others, and its unread bytes are counted. The next scrape of the same peer
+// waits.
 func TestSlowScrapers(t *testing.T) {
 	// does not get smaller when it is compressed, and does not fit into the buffers of sockets
 	text := make([]byte, 12<<20)
@@ -183,7 +184,7 @@ func TestScrapesAfterAPanic(t *testing.T) {
 	}
 	broken.Store(false)
 	scrape(http.StatusOK)
-	server.Close() // waits for what follows an answer
+	server.Close() // waits until the handlers have returned
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.peers) + len(s.next); n != 0 || budget.Held() != 0 {

@@ -51,7 +51,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// What a client writes before the part of the proxies never changes the answer to an address of the client's choice.
+// A client can write any addresses before the part of the proxies, but it cannot choose the address that Client
+// returns.
 func FuzzClientCannotChoose(f *testing.F) {
 	f.Add("203.0.113.9")
 	f.Add("10.0.0.9, 203.0.113.9,")

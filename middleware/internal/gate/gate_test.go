@@ -112,7 +112,7 @@ func TestWaitsAreBounded(t *testing.T) {
 	})
 }
 
-// decider answers what it is.
+// decider returns its fields as the answer.
 type decider struct {
 	answer limits.Decision
 	err    error
