@@ -32,8 +32,8 @@ type habits struct {
 	elsewhere  bool // has an address that the victim does not share
 }
 
-// connect makes a connection that ends with ctx, from an address that the victim does not share if it is from
-// elsewhere.
+// connect opens a connection that ends with ctx. With elsewhere, it comes from an address that the victim does not
+// share.
 func connect(ctx context.Context, at string, elsewhere bool) (net.Conn, error) {
 	var d net.Dialer
 	if elsewhere {
@@ -158,7 +158,7 @@ func (c *client) batch(message []byte) error {
 	return nil
 }
 
-// newKeys makes calls that each need a counter of their own.
+// newKeys sends calls that each need a new counter.
 func newKeys(ctx context.Context, at string, _ bool) error {
 	var n atomic.Int64
 	return several(ctx, at, 8, habits{}, func(c *client) error {

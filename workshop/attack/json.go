@@ -70,7 +70,7 @@ func write(c net.Conn, b []byte) error {
 	return err
 }
 
-// idleHTTP opens connections, makes one request on each, and keeps them open.
+// idleHTTP opens connections, sends one request on each, and keeps them open.
 func idleHTTP(ctx context.Context, at string, short bool) error {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -115,7 +115,7 @@ func hpackBomb(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// zeroWindow makes calls with messages of 60 KB whose answers it never lets the server send.
+// zeroWindow sends calls with messages of 60 KB, and never lets the server send the answers.
 func zeroWindow(ctx context.Context, at string, short bool) error {
 	m := message("key", "one", "more", strings.Repeat("x", 60_000))
 	return several(ctx, at, few(short, 20, 100), habits{zeroWindow: true}, func(c *client) error {
@@ -128,7 +128,7 @@ func zeroWindow(ctx context.Context, at string, short bool) error {
 	})
 }
 
-// neverReadMany makes calls at full speed on many connections, and reads no answer.
+// neverReadMany sends calls at full speed on many connections, and reads no answer.
 func neverReadMany(ctx context.Context, at string, short bool) error {
 	m := message("key", "one")
 	return several(ctx, at, few(short, 100, 500), habits{mute: true}, func(c *client) error { return c.batch(m) })

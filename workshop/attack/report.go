@@ -11,7 +11,7 @@ import (
 // mostAbove is how much memory an attack may cost, in bytes.
 const mostAbove = 300 << 20
 
-// mostUncounted is how many bytes the server may keep for clients without counting them, besides a fifth of its heap.
+// mostUncounted is how many bytes the server may hold for clients without counting them, plus a fifth of its heap.
 const mostUncounted = 32 << 20
 
 // report prints the table.

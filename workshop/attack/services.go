@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// These attacks use the services besides ShouldRateLimit.
+// These attacks use the services other than ShouldRateLimit.
 
 const (
 	decide      = ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
@@ -100,7 +100,7 @@ func reservations(ctx context.Context, at string, short bool) error {
 	})
 }
 
-// otherHeaders calls a method that does not exist, with 7,000 header fields and a body that never comes.
+// otherHeaders calls a method that does not exist, with 7,000 header fields, and never sends the body.
 func otherHeaders(ctx context.Context, at string, _ bool) error {
 	block := headerBlock("/none.Service/None", slices.Repeat([]string{"a", "b"}, 7_000)...)
 	return several(ctx, at, 8, habits{}, func(c *client) error {

@@ -20,7 +20,7 @@ import (
 // deadline is the deadline of a victim's call.
 const deadline = time.Second
 
-// victim is a well-behaved client. It makes calls at a steady rate, whether or not earlier ones were answered.
+// victim is a well-behaved client. It sends calls at a steady rate, whether or not earlier ones were answered.
 type victim struct {
 	name  string
 	rate  int                // calls per second
@@ -42,7 +42,7 @@ type calls struct {
 	all []call
 }
 
-// run makes calls until ctx is done, and waits for the last ones.
+// run sends calls until ctx is done, and waits for the last answers.
 func (v *victim) run(ctx context.Context, s *server, into *calls) error {
 	conn, err := dial(s.grpc)
 	if err != nil {
@@ -98,7 +98,7 @@ func (v *victim) call(at string, conn *grpc.ClientConn, n int) error {
 	return err
 }
 
-// post makes a call over /json.
+// post sends a call over /json.
 func (v *victim) post(client *http.Client, at string, n int) error {
 	body, err := protojson.Marshal(request("victim", "key", v.value(n)))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// answering is a rate limit server that answers as a test says.
+// answering is a rate limit server whose answers a test sets.
 type answering struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 	answer func(*ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error)

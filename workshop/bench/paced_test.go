@@ -26,7 +26,7 @@ func TestPacedLoad(t *testing.T) {
 		}
 	}
 
-	// A server that stops for a while holds back all calls that are due meanwhile.
+	// A server that stops for a while delays all calls that are due during the stop.
 	const pause = 500 * time.Millisecond
 	var calls atomic.Int64
 	address, _ = serve(t, func(r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {

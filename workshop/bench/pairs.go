@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// pairs makes the calls of a connection come in pairs with the same numbers, if the payload says so. The second call is
-// sent when the first one has been answered: a commit finds its reservation.
+// pairs sends the calls of a connection in pairs with the same numbers, if the payload has a second message. The second
+// call of a pair waits for the answer to the first, so that a commit finds its reservation.
 type pairs struct {
 	second []byte // the second message of a pair, with its numbers; nil: single calls
 	seed   *rand.PCG

@@ -187,7 +187,7 @@ func freePort() (address, port string, err error) {
 	}
 }
 
-// joinCluster makes a cluster of empty nodes, and waits until all of them serve.
+// joinCluster creates a cluster of empty nodes, and waits until all of them serve.
 func joinCluster(ctx context.Context, nodes []store) error {
 	const slots = 16_384
 	host, port, err := net.SplitHostPort(nodes[0].address)

@@ -16,15 +16,15 @@ import (
 // replicas.
 type shape struct {
 	name        string
-	connections int     // 0: as -connections says
-	inFlight    int     // 0: as -in-flight says
+	connections int     // 0: the number of -connections
+	inFlight    int     // 0: the number of -in-flight
 	rate        float64 // calls a second in an open loop; 0: a closed loop
 	half        bool    // an open loop at half the rate that the first shape has reached in this round
 	envoy       bool
 	tracing     envoytest.Tracing
 	setup
 
-	onlyRedis bool // it makes no difference in memory
+	onlyRedis bool // measured in Redis only, because replicas and nodes change nothing in memory
 }
 
 // shapes has the usual load of this program first, with which the others are compared.

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeEvery makes timers of this process at most that late. Without it, they are up to a millisecond late: a Go process
-// without other work waits for its next timer in whole milliseconds.
+// wakeEvery keeps timers of this process from being later than d. Without it, they are up to a millisecond late: a Go
+// process without other work waits for its next timer in whole milliseconds.
 func wakeEvery(d time.Duration) (stop func(), err error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

@@ -131,8 +131,8 @@ func allShown(t *testing.T) []shown {
 	return all
 }
 
-// The rate_limits of Envoy that pages and rule files show reach the rules that are shown with them: a real Envoy with
-// these settings gets requests, and every item of rate_limits makes a rule count.
+// In each example of pages and rule files, Envoy's rate_limits reach the rules. A real Envoy with these settings gets
+// requests, and every item of rate_limits adds hits to a rule.
 func TestShownActions(t *testing.T) {
 	needsEnvoy(t)
 	all := allShown(t)

@@ -29,11 +29,11 @@ type listener struct {
 	Call    string // how the filter calls the service; default "envoy_grpc: {cluster_name: rls}"
 	Timeout string // timeout of the filter's call; default 10s: being slow is not an error here
 	Filter  string // more settings of the filter
-	Module  string // settings of the module, which then takes the place of the filter
+	Module  string // settings of the module, which then replaces the filter
 
 	Connections   string // more settings of the connection manager: access logs, replies
 	FiltersBefore string // filters before the rate limit filter
-	FiltersAfter  string // filters behind the rate limit filter
+	FiltersAfter  string // filters after the rate limit filter
 	VirtualHost   string // more settings of the virtual host
 	Routes        string
 

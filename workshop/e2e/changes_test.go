@@ -54,8 +54,8 @@ func (f *fleet) reload(t *testing.T, rule string) {
 	}
 }
 
-// Rules change under load. Once both services have read the new rules, they judge all requests by these. Invalid rules
-// change nothing. No request is lost or gets an error.
+// Rules change under load. Once both services have read the new rules, they apply them to all requests. Invalid rules
+// change nothing. Each request is answered without an error.
 func TestReloadUnderTraffic(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000))
 	e := startEnvoy(t, bootstrap{Clusters: f.clusters(), Listeners: []listener{byUser("failure_mode_deny: true")}})
@@ -102,8 +102,9 @@ func TestRollingRestart(t *testing.T) {
 		cluster string
 		call    string
 	}{
-		// Envoy notices that a service is red and calls the other one. It passes changes of health to its workers once a
-		// second (update_merge_window). A service that stops sooner after its last change still gets calls when it is gone.
+		// Envoy notices that a service is unhealthy and calls the other one. It passes changes of health to its workers once
+		// a second (update_merge_window). A service that stops sooner after its last change still gets calls after it has
+		// stopped.
 		"health checks": {drain: "2s", cluster: often},
 		// When a connection is rejected, Envoy calls the other service: the first one has counted nothing. By default Envoy
 		// runs at most three such retries at a time and waits a second before each; max_interval also limits how long one

@@ -22,8 +22,8 @@ const inFlightLimits = `
     apply_on_stream_done: true
 `
 
-// Two requests of a user are in flight. The next ones are denied, and when they end, no place is given back. A place is
-// free when its request ends, or when its client goes away.
+// Two requests of a user are in flight. The next ones are denied, and their end frees no place. A place becomes free
+// when its request ends, or when its client disconnects.
 func TestRequestsInFlight(t *testing.T) {
 	page, err := os.ReadFile("../../docs/do/reservations.md")
 	if err != nil {

@@ -179,8 +179,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A service that turns red gets no more calls, although it would still answer. It gets calls again when it is green, as
-// a new process.
+// An unhealthy service gets no more calls, although it would still answer. Once it is healthy again, as a new process,
+// it gets calls again.
 func TestHealthChecks(t *testing.T) {
 	f := startFleet(t, perUser(1_000_000), "RATELIMITD_DRAIN_DELAY=30s")
 	e := startEnvoy(t, bootstrap{

@@ -61,8 +61,8 @@ descriptors:
 	}
 }
 
-// heavy is a route /DOMAIN whose requests count once under one descriptor, and as often as a header says under another,
-// which may be a reservation.
+// heavy is a route /DOMAIN. Each request counts once under one descriptor, and as many times as a header says under
+// another, which may be a reservation.
 func heavy(domain string, reserved bool) string {
 	reserve := ""
 	if reserved {

@@ -50,7 +50,7 @@ func everything(t *testing.T, least time.Duration) {
 	}
 	start := time.Now()
 	l := startLoad(t, "main", "/", users, envoys...)
-	// judged waits until every request gets a decision again.
+	// judged waits until the service decides every request again.
 	judged := func() {
 		t.Helper()
 		await(t, "all requests to be judged", func(context.Context) error {

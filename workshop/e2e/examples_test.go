@@ -68,7 +68,7 @@ func TestExamples(t *testing.T) {
 			s := startService(t, "ratelimitd", c.rules)
 			e := startPublished(t, c.config, s, s) // only one service gets calls: its memory store is enough
 			var codes []int
-			for try := 0; ; try++ { // tries again if a minute ends meanwhile
+			for try := 0; ; try++ { // tries again if a minute ended during the test
 				began := time.Now().Truncate(time.Minute)
 				codes = e.codes(t, c.limit+1, "front", "/", c.header, "somebody "+strconv.Itoa(try))
 				if time.Now().Truncate(time.Minute).Equal(began) {
@@ -108,7 +108,7 @@ func TestTutorialWithEnvoy(t *testing.T) {
 	if err := os.WriteFile(proxy, []byte(strings.Replace(string(example), change[1], change[2], 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for { // tries again if a minute ends meanwhile
+	for { // tries again if a minute ended during the test
 		// as the tutorial corrects it
 		s := startService(t, "ratelimitd", rules(t, strings.Replace(shown[1], "minutes", "minute", 1)))
 		e := startPublished(t, proxy, s, s)

@@ -99,7 +99,7 @@ descriptors:
 	send("/costs", []int{200}, "x-user", "bob")
 }
 
-// Envoy's metadata_namespace says where our metadata appear. Without it, they appear under the filter's name.
+// Envoy's metadata_namespace is the name under which our metadata appear. Without it, that is the filter's name.
 func TestMetadataNamespace(t *testing.T) {
 	f := startFleet(t, perUser(1), "RESPONSE_DYNAMIC_METADATA=true")
 	var all []listener

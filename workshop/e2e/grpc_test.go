@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Clients of a gRPC upstream get a status that they understand, and our headers with it.
+// Clients of a gRPC upstream get a status that they understand, together with our headers.
 func TestGRPCClients(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

@@ -111,7 +111,7 @@ func TestModuleBench(t *testing.T) {
 	}
 }
 
-// besides is the p99.9 of a route without a limit on the same worker while the case is busy.
+// besides is the p99.9 of a route without a limit on the same worker, measured during the case.
 func (c *measuredCase) besides(t *testing.T) float64 {
 	var all []float64
 	for range 3 {

@@ -20,9 +20,9 @@ import (
 // overrideToken is the operators' token. It is as long as the service demands.
 const overrideToken = "e2e-token-of-an-operator-with-32-bytes"
 
-// Two processes share a Redis, and load comes through a real Envoy. An override is set, raised, removed, expires, and
-// survives a process that is killed. Every change is active in both processes within a second. Before and after each,
-// exactly as many requests pass as the numbers say, and none fails.
+// Two replicas share a Redis, and load arrives through a real Envoy. An override is set, raised, removed, expires, and
+// survives a replica that is killed. Every change is active in both replicas within a second. Before and after each,
+// exactly the limit passes, and no request fails.
 func TestOverridesUnderLoad(t *testing.T) {
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte(overrideToken+"\n"), 0o600); err != nil {

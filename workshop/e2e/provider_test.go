@@ -16,7 +16,7 @@ import (
 type dialect struct {
 	name, path string
 
-	body func(model string, most int, stream bool) any // a request for at most this many tokens; 0: it does not say
+	body func(model string, most int, stream bool) any // a request for at most this many tokens; 0: without a maximum
 	open func(input int) []any                         // the events at the start
 	word func() any                                    // an event with a token
 	last func(input, output int) []any                 // the events at the end, with the usage
@@ -102,7 +102,7 @@ func geminiAnswer(input, output int) object {
 	}
 }
 
-// at is the path of a request. Gemini's says whether the answer is a stream.
+// at is the path of a request. Only Gemini's path depends on whether the answer is a stream.
 func (d dialect) at(stream bool) string {
 	switch {
 	case !strings.HasSuffix(d.path, ":"):
@@ -140,11 +140,11 @@ func (d dialect) event(of any) string {
 	return name + "data: " + string(text) + "\n\n"
 }
 
-// An answer's tokens: x-input and x-output say how many. x-end says how the answer ends; without it, as it should.
+// The headers x-input and x-output are an answer's tokens. x-end is how the answer ends; without it, it ends normally.
 const (
 	withoutUsage = "without usage" // the answer does not report the used tokens
 	aborted      = "aborted"       // the provider hangs up after the first half
-	left         = "left"          // the client goes away after the first half: the provider waits for that
+	left         = "left"          // the client disconnects after the first half: the provider waits for that
 	failing      = "failing"       // each request gets an error
 	failingOnce  = "failing once"  // the first try gets an error, a retry gets an answer
 )

@@ -114,7 +114,7 @@ func (p *pace) between(from, to int) (passed, sent int) {
 	return passed, sent
 }
 
-// quotaRun is a test in which Envoys come and go.
+// quotaRun is a test in which Envoys start and stop.
 type quotaRun struct {
 	*testing.T
 	began time.Time
@@ -202,7 +202,7 @@ func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) 
 // the test's clock differ.
 const first = 30
 
-// Envoys share a limit while others come, go and are killed, and while the service is restarted and killed.
+// Envoys share a limit while others start, stop and are killed, and while the service is restarted and killed.
 func TestQuotaAmongEnvoys(t *testing.T) {
 	needsEnvoy(t)
 	t.Parallel()
@@ -249,8 +249,8 @@ func TestSoakQuotaAmongProcesses(t *testing.T) {
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 
-// A rolling restart: a process is killed, and half a minute later it comes back while the other one ends. The shares of
-// both pass with their clients to the process that is left.
+// A rolling restart: a process is killed, and half a minute later it returns while the other one ends. The shares of
+// both move with their clients to the process that still runs.
 func TestSoakRollingRestartOfQuotas(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")

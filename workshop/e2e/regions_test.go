@@ -31,9 +31,9 @@ func startFar(t *testing.T, addr string) string {
 	return p.Listen
 }
 
-// Two regions are 80 ms apart, and Envoy waits for 20 ms or for 500 ms. While something is left, a request outside the
-// home waits for a trip: within 20 ms it has no answer, and Envoy's failure mode decides. Once the limit is used up,
-// every request is denied immediately.
+// Two regions are 80 ms apart, and Envoy waits for 20 ms or for 500 ms. While the limit is not used up, a request
+// outside the home waits for a trip: within 20 ms it has no answer, and Envoy's failure mode decides. Once the limit is
+// used up, every request is denied immediately.
 func TestEnvoyAcrossRegions(t *testing.T) {
 	const limit = 100
 	needsEnvoy(t)

@@ -164,7 +164,7 @@ access_log:
 			t.Fatalf("got %d and %d", ok.code, denied.code)
 		}
 		for _, r := range []response{ok, denied} {
-			// The limit with the least left comes first, then all limits in the order of the descriptors.
+			// The limit with the lowest remaining number comes first, then all limits in the order of the descriptors.
 			has(t, r, "x-ratelimit-limit", `1, 100;w=604800, 1;w=86400;name="per day"`)
 			has(t, r, "x-ratelimit-remaining", "0")
 			hasSeconds(t, r, "x-ratelimit-reset", 1, 86400)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Two Envoys call two ratelimitd at the same time for the same counters. Exactly the limit passes, whatever the
+// Two Envoys call two ratelimitd at the same time for the same counters. Exactly the limit passes, with every
 // algorithm.
 func TestOneLimitForAll(t *testing.T) {
 	const limit, perAlgorithm, callers = 60, 200, 8

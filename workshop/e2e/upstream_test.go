@@ -59,7 +59,7 @@ func startGRPCUpstream(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// startUpstream starts an upstream. It says hello. /.../bytes?n=100 sends this number of bytes, and a request whose
+// startUpstream starts an upstream that answers hello. /.../bytes?n=100 sends this number of bytes, and a request whose
 // path ends in /hold waits until it is released. Requests whose path ends in /arrival are recorded.
 func startUpstream(t *testing.T) *upstream {
 	t.Helper()

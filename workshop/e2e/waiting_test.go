@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// withoutClientsDelay removes the headers with which a client would choose its own delay, or none.
+// withoutClientsDelay removes the headers with which a client could choose its delay, or disable it.
 const withoutClientsDelay = `
 early_header_mutation_extensions:
 - name: envoy.http.early_header_mutation.header_mutation
@@ -21,7 +21,7 @@ early_header_mutation_extensions:
     - remove: x-envoy-fault-delay-request-percentage
 `
 
-// obeysDelay is the fault filter that holds requests for as long as a header says.
+// obeysDelay is the fault filter that delays requests by the time in a header.
 const obeysDelay = `
 - name: envoy.filters.http.fault
   typed_config:
@@ -29,8 +29,8 @@ const obeysDelay = `
     delay: {header_delay: {}, percentage: {numerator: 100}}
 `
 
-// With envoy_delay, Envoy's fault filter holds each request for as long as the leaky bucket says: the upstream gets
-// them one by one. A client cannot choose its own delay if its headers are removed; if they are not, it can.
+// With envoy_delay, Envoy's fault filter delays each request as the leaky bucket decides: the upstream gets the
+// requests one by one. A client cannot choose its delay if its headers are removed; if they are not, it can.
 func TestEnvoyHoldsDelayedRequests(t *testing.T) {
 	shows(t, "waiting.md", withoutClientsDelay, obeysDelay)
 	f := startFleet(t, `

@@ -24,7 +24,7 @@ type feature struct {
 	over map[int]func() (string, override.Numbers)
 }
 
-// plans have a counter for each user, whatever the plan is.
+// plans have a counter for each user, with any plan.
 const plans = `
 - {key: plan, value: free, condition: true, descriptors: [{key: user, %[1]s rate_limit: {unit: hour, requests_per_unit: 10 @}}]}
 - {key: plan, value: pro, condition: true, descriptors: [{key: user, %[1]s rate_limit: {unit: hour, requests_per_unit: 30 @}}]}
@@ -138,7 +138,7 @@ func raisedAndLowered(rule string) map[int]func() (string, override.Numbers) {
 func (f *feature) file(w *way) string {
 	top := w.top
 	if key, _, _ := strings.Cut(top, ":"); strings.HasPrefix(f.top, key+":") {
-		top = "" // the feature itself says it
+		top = "" // the feature sets this key itself
 	}
 	rules := strings.ReplaceAll(f.rules, "@", w.inLimit)
 	if w.times > 1 {

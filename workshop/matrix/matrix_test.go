@@ -56,8 +56,8 @@ func TestEveryKeyHasAFeature(t *testing.T) {
 // exceeds the remaining hits at that point.
 var amounts = []int64{1, 7, 0, 6, -2, 1, 1, 1_000_000, -1, 1}
 
-// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because permits are
-// taken in advance for them.
+// amountsOf returns the amounts for limits that are larger by a factor. Single hits come first, because leases take
+// permits in advance for them.
 func amountsOf(times int64) []int64 {
 	if times == 1 {
 		return amounts
@@ -269,7 +269,7 @@ func markOf(g grade) string {
 	return "yes"
 }
 
-// cannot returns why rules that load are not counted in a way, as docs say it.
+// cannot returns why rules that load are not counted in a way, in the words of the docs.
 func cannot(tree *descriptor.Tree, w *way) string {
 	for _, r := range tree.Rules {
 		for i := range r.Limits {

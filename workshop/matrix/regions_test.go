@@ -16,8 +16,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/tlstest"
 )
 
-// elsewhere returns stores of region us, whose limits region eu counts. They talk to each other as in production: over
-// TLS. No denials are remembered, because a counter would stay denied until an answer says otherwise.
+// elsewhere returns stores of region us, whose limits region eu counts. The regions are connected as in production:
+// over TLS. Denials are not remembered, because a counter would stay denied until the next answer.
 func elsewhere(t *testing.T, leased bool) func(*testing.T, string) stores {
 	ca := tlstest.NewAuthority(t, "regions")
 	files := func(region string) *tlsfiles.Files {

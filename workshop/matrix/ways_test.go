@@ -30,7 +30,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// grade says how answers compare with those of plain counters in memory.
+// grade is how closely answers must match those of plain counters in memory.
 type grade uint8
 
 const (
@@ -58,8 +58,8 @@ type way struct {
 	stores   func(t *testing.T, prefix string) stores
 }
 
-// uncounted makes denied hits count nowhere: those that the denial cache denies are not counted, and the others would
-// be.
+// uncounted makes every way ignore denied hits. Otherwise, some ways would count them, but not those that the denial
+// cache denies.
 const uncounted = "admission: all_or_nothing"
 
 // stores are the counters of a way: one store for each replica.
@@ -67,7 +67,7 @@ type stores struct {
 	replicas []backend.Store
 	local    backend.Store
 	keys     descriptor.KeyBuilder
-	rules    func(regions.Resolver) // gets the rules of the region that counts; nil: there is only one
+	rules    func(regions.Resolver) // receives the rules of the region that counts; nil without a second region
 	// the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
 	did func() bool
 }

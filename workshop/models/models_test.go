@@ -142,7 +142,7 @@ func (s setting) states(t *testing.T) string {
 	return thousands(n)
 }
 
-// No state of a model violates an invariant. The page says how many states there are.
+// No state of a model violates an invariant. The page gives the number of states.
 func TestModels(t *testing.T) {
 	page, err := os.ReadFile("../../docs/contributing/proof.md")
 	if err != nil {

@@ -90,7 +90,7 @@ func (r *rule) domain() string {
 // version is the limit of each rule in one version of the rule file.
 type version []uint64
 
-// files are the rule files: rules whose requests are all or nothing have a domain of their own.
+// files are the rule files. Rules whose requests are all or nothing have a separate domain.
 func (v version) files() (files []config.File) {
 	for _, name := range []string{domain, pairs} {
 		files = append(files, config.File{Name: name, Data: []byte(v.yaml(name))})
@@ -122,7 +122,7 @@ func (v version) yaml(name string) string {
 	return b.String()
 }
 
-// draw makes a fleet and its history from a seed.
+// draw derives a fleet and its history from a seed.
 func draw(seed uint64) (setup, []step) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s := setup{

@@ -189,7 +189,7 @@ func (r *replica) sweep(ctx context.Context) {
 	}
 }
 
-// load makes the rules and overrides of the replica active.
+// load activates the rules and overrides of the replica.
 func (r *replica) load() {
 	tree, errs := config.Compile(r.f.versions[r.version].files(), config.CompileOptions{})
 	if len(errs) > 0 {

@@ -131,7 +131,7 @@ func (m *logModel) refund(at time.Time, hits, _ int64) {
 	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.n == 0 })
 }
 
-// bucketModel knows how many hits are in use, and the limit that they drain by: the one of the last take.
+// bucketModel has the hits in use, and the limit by which they drain: the limit of the last take.
 type bucketModel struct {
 	more  int64 // hits that it holds above the limit
 	last  time.Time

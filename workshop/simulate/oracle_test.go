@@ -182,7 +182,7 @@ func (h *history) heard(change time.Duration) time.Duration {
 	return min(at, change+changing+assigned)
 }
 
-// bounded checks that nothing above the limit was admitted, whatever went wrong.
+// bounded checks that the limit was never exceeded, no matter what went wrong.
 func (h *history) bounded() (wrong []string) {
 	switch k := rules[h.rule].kind; k {
 	case places:
@@ -196,7 +196,7 @@ func (h *history) bounded() (wrong []string) {
 	}
 }
 
-// admitted is how many hits an answer admitted, and how many it gave back.
+// admitted returns how many hits an answer allowed, and how many it returned.
 func (e *event) admitted() (hits, returned int64) {
 	switch e.step.what {
 	case "request":
@@ -277,8 +277,8 @@ func (h *history) across() (wrong []string) {
 	return wrong
 }
 
-// live checks that requests of an exhausted limit do not wait for the home: of those that are denied, hardly more wait
-// than pass. Each replica waits once to learn that nothing is left, and for a moment after each change and each window.
+// live checks that requests of an exhausted limit do not wait for the home: hardly more denied requests wait than pass.
+// Each replica waits once to learn that the limit is used up, and for a moment after each change and each window.
 func (h *history) live(o *oracle) (wrong []string) {
 	const near = farthest / 4 // longer answers have waited for another region
 	denied, waited, passed := 0, 0, 0
@@ -499,7 +499,7 @@ func (h *history) useful() (wrong []string) {
 	return wrong
 }
 
-// placed checks each answer about places: who gets one, how many are left, and when the next is free.
+// placed checks each answer about places: who gets one, how many remain, and when the next becomes free.
 func (h *history) placed() (wrong []string) {
 	taken := make(map[byte]time.Time) // end of each place that is in use
 	for i := range h.events {

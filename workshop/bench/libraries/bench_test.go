@@ -23,7 +23,7 @@ const (
 )
 
 // plenty is a limit that no benchmark reaches. With many keys it is so small that a bucket is not full again when its
-// key comes next: a store may then forget the key, and would be measured with other work than usual.
+// key comes next. A store could evict a full bucket, and we would measure other work than usual.
 func plenty(keys int) setup {
 	if keys == 1 {
 		return setup{requests: 4_000_000_000, per: time.Hour}

@@ -43,7 +43,7 @@ var background = context.Background()
 // decide asks whether one more request of a key may pass.
 type decide = func(key string) (bool, error)
 
-// open makes a limiter. It is closed when the benchmark ends.
+// open creates a limiter. It is closed when the benchmark ends.
 type open = func(b testing.TB, s setup) decide
 
 // library is one way of using a library.

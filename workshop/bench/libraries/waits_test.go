@@ -18,8 +18,8 @@ import (
 // wait returns when one more event may happen.
 type wait = func() error
 
-// waiters are the libraries that can make a goroutine wait for its turn. Here none of them passes two events at the same
-// time. decisions counts how often a limiter was asked.
+// waiters are the libraries that can make a goroutine wait for its turn. Here none of them passes two events at the
+// same time. decisions counts how often a limiter was asked.
 var waiters = []struct {
 	name string
 	open func(b *testing.B, aSecond int, decisions *atomic.Int64) wait
@@ -54,8 +54,8 @@ func (c counted) Decided(context.Context, *limits.Request, *limits.Decision, err
 	c.decisions.Add(1)
 }
 
-// Workers call something that allows 100 a second, for five seconds: how much of that do they get, and how long does
-// the unluckiest wait?
+// Workers call an API that allows 100 requests a second, for five seconds. We measure how much of that they use, and
+// the longest wait.
 func BenchmarkWaitOfWorkers(b *testing.B) {
 	for _, workers := range []int{1, 2, 5, 20} {
 		for _, l := range waiters {

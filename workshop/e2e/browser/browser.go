@@ -226,7 +226,7 @@ func (b *Browser) Picture(t *testing.T, width, height int64) []byte {
 	return call(t, b, page.CaptureScreenshot, page.CaptureScreenshotParams{}).Data
 }
 
-// Cold makes every visit load all files again.
+// Cold disables the cache, so that every visit loads all files again.
 func (b *Browser) Cold(t *testing.T) {
 	t.Helper()
 	call(t, b, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true})

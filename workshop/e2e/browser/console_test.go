@@ -325,8 +325,7 @@ func TestSoakConsoleIsQuick(t *testing.T) {
 	}
 }
 
-// firstPage visits the first page, checks how many bytes it takes, and returns after how many milliseconds it has them
-// all.
+// firstPage visits the first page, checks how many bytes it loads, and returns how many milliseconds that took.
 func firstPage(t *testing.T, c *console) float64 {
 	t.Helper()
 	c.Visit(t, "about:blank", "body")
@@ -343,8 +342,8 @@ func firstPage(t *testing.T, c *console) float64 {
 	return spent.Millis
 }
 
-// The page of rules says which rules were never hit, and which share of its hits a rule denies. A rule in shadow mode
-// denies none.
+// The page of rules shows the rules that were never hit, and the share of hits that each rule denies. A rule in shadow
+// mode denies none.
 func TestConsoleRulesWork(t *testing.T) {
 	c := openConsole(t, slowRules)
 	for range 40 {
@@ -387,7 +386,7 @@ func TestConsoleInTrouble(t *testing.T) {
 	}
 }
 
-// One customer gets other numbers: first in a dry run, then for everybody to see, until the override is removed.
+// We override the limit of one customer: first in a dry run, then for everybody to see, until we remove the override.
 func TestConsoleOverrides(t *testing.T) {
 	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 60, "tenant", "acme")
@@ -458,8 +457,8 @@ descriptors:
 // counters are the rows of the table of counters, as "entries: used".
 const counters = `[...document.querySelectorAll('[aria-label="Table: Counters"] tbody tr')].map(r => r.querySelector("th .name").innerText + ": " + r.querySelectorAll("td")[3].innerText).join("; ")`
 
-// The page of a customer lists all counters in use that have its value, and says in one sentence which of them deny:
-// never that all is well while one does. Each leads to its own page, and can be reset.
+// The page of a customer lists all active counters that have its value. One sentence names those that deny: the page
+// must never say that all is well while one does. Each counter links to its own page, and can be reset.
 func TestConsoleCustomer(t *testing.T) {
 	c := openConsole(t, slowRules, "RATELIMITD_OVERRIDES=redis", "REDIS_URL="+redistest.Start(t).Addr)
 	c.hits(t, "shop", 43, "tenant", "acme")
@@ -516,7 +515,7 @@ func TestConsoleOnATelephone(t *testing.T) {
 	c.quiet(t)
 }
 
-// Who keeps sending after a reset is denied again soon: the page says when.
+// A client that keeps sending after a reset is denied again soon. The page shows when.
 func TestConsoleSaysHowLongAResetLasts(t *testing.T) {
 	c := openConsole(t, slowRules)
 	c.load(t)
@@ -589,7 +588,7 @@ descriptors:
 	c.shows(t, "2 of 2 left.")
 	c.page(t, "#/customer?domain=other&k=to&v=1", "Nothing limits this: no rules are loaded for this domain")
 
-	// A value that nothing has counted is not a customer: the page says so, and which rules would count it.
+	// A value without a counter is not a customer. The page says so, and lists the rules that would count it.
 	c.page(t, "#/customer?value=acm", "No counter contains acm.")
 	c.until(t, `[...document.querySelectorAll("section")].some(s => s.innerText.startsWith("Rules that would count it") && s.innerText.includes("tenant=acm") && s.innerText.includes("50 per year"))`)
 	c.quiet(t)
@@ -625,8 +624,7 @@ descriptors:
 	c.quiet(t)
 }
 
-// A name breaks after dots and slashes, and not inside of a word. The tab of quota buckets is there where they are
-// used.
+// A name breaks after dots and slashes, and not inside a word. The tab of quota buckets appears if any rule uses them.
 func TestConsoleBreaksNames(t *testing.T) {
 	path := "/partners/warehouses/deliveries/international/statements"
 	c := openConsole(t, map[string]string{"shop.yaml": "domain: shop\ndescriptors:\n  - {key: " + path + ", rate_limit: {unit: day, requests_per_unit: 1}}\n"})
@@ -731,7 +729,7 @@ func TestConsoleByKeyboard(t *testing.T) {
 	c.quiet(t)
 }
 
-// 100,000 rules come in pages, and a search finds one of them.
+// 100,000 rules are split into pages, and a search finds one of them.
 func TestConsoleWithManyRules(t *testing.T) {
 	var rules strings.Builder
 	rules.WriteString("domain: big\ndescriptors:\n")

@@ -40,7 +40,7 @@ var (
 
 var colors = regexp.MustCompile(`\x1b\[\d*m`)
 
-// The tutorial's picture matches its failing test in a terminal. go test -run Picture -update takes it again.
+// The tutorial's picture matches its failing test in a terminal. go test -run Picture -update renews the picture.
 func TestPictureOfAFailingTest(t *testing.T) {
 	b := browser.Open(t)
 	ratelimitd, err := built()

@@ -2,5 +2,5 @@
 
 package build
 
-// raced says that the tests run with the race detector: then the service is built with it too.
+// raced is whether the tests run with the race detector. Then the service is built with it too.
 const raced = true

@@ -188,7 +188,7 @@ const (
 	tooLate  = `(?i)^not limited: (deadline_?exceeded: .|cancelled: timeout expired)`
 )
 
-// withoutAnswer gives the example its own deadlines, where it gets no answer.
+// withoutAnswer runs the example, with its default deadlines, where it gets no answer.
 func (e example) withoutAnswer(t *testing.T, hangs, redisHangs string) {
 	t.Helper()
 	for _, c := range []struct{ what, address, want string }{

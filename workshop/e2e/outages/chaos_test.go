@@ -21,7 +21,7 @@ type chaos struct {
 	// returns at the end of the failure; records in the trial when Redis is back and which counters it lost
 	happens func(*trial)
 
-	long  time.Duration // how long the outage lasts in the long form, if it has its own length
+	long  time.Duration // duration of the outage in the long form, if it differs from the usual one
 	felt  bool          // Redis does not answer some calls
 	exact bool          // Redis answers all calls. This is not checked if the machine stalls for half of the timeout
 	// Redis answers most calls. This is not checked if the machine stalls for a tenth of the timeout.
@@ -32,7 +32,7 @@ var chaoses = []chaos{
 	{name: "Redis is killed and starts empty", on: onOne, felt: true, happens: func(s *trial) {
 		s.single.Kill(s.t)
 		s.hold(s.outage)
-		s.load.still(func() {}) // all that the old server admitted is in the ledger
+		s.load.still(func() {}) // every hit that the old server allowed is in the ledger
 		s.single.Restart(s.t)
 		s.forgetAll()
 		s.back()
@@ -235,7 +235,7 @@ func (s *trial) forgetAll() {
 	s.forget()
 }
 
-// forgetSince records that Redis has only this server's counters. It checks that no hit admitted before is lost.
+// forgetSince records that Redis has only this server's counters. It checks that no hit from before is lost.
 func (s *trial) forgetSince(before map[*counter]int64, server *redistest.Server) {
 	s.t.Helper()
 	most := make(map[*counter]int64)

@@ -21,7 +21,7 @@ import (
 // longest is how long a call in these tests may take on a busy machine.
 const longest = 20 * time.Second
 
-// takeOne takes one hit of a counter that has plenty left.
+// takeOne takes one hit from a counter with a high limit.
 func takeOne(ctx context.Context, s *redis.Store, key string) error {
 	l := &descriptor.Limit{Requests: 1_000_000, Window: descriptor.Window{Unit: descriptor.Year}}
 	r := &backend.Request{Takes: []backend.Take{{Key: []byte(key), Limit: l, Hits: 1}}, Outcomes: make([]backend.Outcome, 1)}
@@ -61,7 +61,7 @@ func TestFarAwayNobodyWaitsForOthers(t *testing.T) {
 	wg.Wait()
 }
 
-// When a round trip takes most of a call's timeout, connections are still made.
+// When a round trip takes most of a call's timeout, new connections still succeed.
 func TestFarAwayConnectionsAreMade(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {

@@ -141,7 +141,7 @@ func newLoad(t *testing.T, timeout time.Duration, factor int, processes ...*serv
 	return l
 }
 
-// start makes this number of calls a second until the returned function is called, which waits for all answers.
+// start sends this number of calls a second until the returned function is called, which waits for all answers.
 func (l *load) start(rate int) (stop func()) {
 	ctx, cancel := context.WithCancel(l.t.Context())
 	l.calls.Go(func() { l.watch(ctx) })
@@ -185,7 +185,7 @@ func (l *load) watch(ctx context.Context) {
 }
 
 // call calls one process and enters the answer in the ledger. It returns whether Redis decided, and whether the call
-// was admitted. If tallied is set, the call counts as part of the load.
+// passed. If tallied is set, the call counts as part of the load.
 func (l *load) call(process int, c *counter, tallied bool) (served, admitted bool) {
 	l.gate.RLock()
 	defer l.gate.RUnlock()
@@ -283,7 +283,7 @@ func (l *load) still(do func()) {
 	do()
 }
 
-// admitted returns a copy of the admitted counts in the ledger.
+// admitted returns a copy of the ledger's counts of allowed hits.
 func (l *load) admitted() map[*counter]int64 {
 	all := make(map[*counter]int64, len(l.counters))
 	for _, c := range l.counters {
@@ -319,7 +319,7 @@ func (l *load) served(what string) time.Duration {
 	return time.Since(start)
 }
 
-// exhaust takes from every counter until Redis rejects, or until more than the allowed number is admitted.
+// exhaust takes from every counter until Redis denies, or until more hits than the limit were allowed.
 func (l *load) exhaust() {
 	l.t.Helper()
 	start := time.Now()

@@ -130,7 +130,7 @@ func (w *world) mend() {
 	}
 }
 
-// cut makes the network lose everything from and to a region.
+// cut drops all traffic to and from a region.
 func (w *world) cut(name string) {
 	w.t.Helper()
 	for way, p := range w.proxies {

@@ -132,8 +132,8 @@ func (s *trial) back() {
 // recovery is how soon after Redis the service must be back.
 const recovery = 2 * time.Second
 
-// forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits admitted
-// before and missing there may be admitted again. It waits until no call is in flight.
+// forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits that were
+// allowed before and are missing there may be allowed again. It waits until no call is in flight.
 func (s *trial) forget(servers ...*redistest.Server) {
 	s.t.Helper()
 	s.forgot = true
@@ -267,7 +267,7 @@ func (c *chaos) try(t *testing.T, p pace) result {
 	return result{name: c.name, pace: s.pace, tally: tally, back: s.wasBack}
 }
 
-// audit checks that no counter admitted more than it may, or less than it must.
+// audit checks that no counter allowed more hits than its limit, or fewer than expected.
 func (s *trial) audit() {
 	s.t.Helper()
 	var known map[string]int64

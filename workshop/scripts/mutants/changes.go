@@ -45,7 +45,7 @@ type changed struct {
 	names  map[string]string // the names of the imports of the current file, by path
 }
 
-// changes makes all changes of a package.
+// changes returns a package with all its changes.
 func changes(dir string) (*changed, error) {
 	c := &changed{files: make(map[string][]byte), fset: token.NewFileSet(),
 		info: &types.Info{Types: make(map[ast.Expr]types.TypeAndValue)}}
@@ -268,7 +268,7 @@ var instead = map[token.Token][]token.Token{
 	token.EQL: {token.NEQ}, token.NEQ: {token.EQL}, token.LAND: {token.LOR}, token.LOR: {token.LAND},
 }
 
-// expression makes the changes of an expression a choice.
+// expression turns an expression into a choice between its changes.
 func (c *changed) expression(e ast.Expr) (string, bool) {
 	t := c.info.Types[e]
 	own := c.text(e.Pos(), e.End())

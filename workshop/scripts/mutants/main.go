@@ -1,5 +1,5 @@
-// Mutants changes one thing after another in a package, such as an operator, a condition, a constant or a statement,
-// and lists the changes that the tests of the package do not notice.
+// Mutants changes one thing after another in a package, for example an operator, a condition, a constant or a
+// statement, and lists the changes that the tests of the package do not notice.
 //
 //	go run ./workshop/scripts/mutants ./internal/lending/lease
 //	go run ./workshop/scripts/mutants ./internal/lending/quota ./internal/lending/quota/assigner

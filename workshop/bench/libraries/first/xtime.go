@@ -9,7 +9,7 @@ import (
 
 func xTime() (func(ctx context.Context, customer string) (bool, error), error) {
 	var mu sync.Mutex
-	limiters := make(map[string]*rate.Limiter) // it grows with every customer: nothing forgets them
+	limiters := make(map[string]*rate.Limiter) // grows with every customer: nothing removes them
 	return func(_ context.Context, customer string) (bool, error) {
 		mu.Lock()
 		defer mu.Unlock()

@@ -83,7 +83,7 @@ func outcome(r *ratelimitv3.RateLimitResponse, err error) string {
 	return r.GetOverallCode().String()
 }
 
-// tally says how often each outcome occurred.
+// tally formats the number of each outcome.
 func tally(counts map[string]int) string {
 	var parts []string
 	for _, code := range slices.Sorted(maps.Keys(counts)) {
