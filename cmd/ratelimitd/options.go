@@ -54,15 +54,15 @@ func (o *ruleOptions) overXDS() bool { return o.ConfigType == "GRPC_XDS_SOTW" }
 // listenOptions are the settings of listeners and the limits on clients' use of them.
 type listenOptions struct {
 	GRPCHost  string `name:"grpc-host" env:"GRPC_HOST" default:"0.0.0.0" help:"Address of the gRPC port."`
-	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"gRPC port; 0: a free one."`
+	GRPCPort  int    `name:"grpc-port" env:"GRPC_PORT" range:"0..65535" default:"8081" help:"gRPC port (0: a free one)."`
 	Host      string `env:"HOST" default:"0.0.0.0" help:"Address of the HTTP port."`
-	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"HTTP port (/json, /healthcheck, /metrics); 0: a free one."`
+	Port      int    `env:"PORT" range:"0..65535" default:"8080" help:"HTTP port for /json, /healthcheck and /metrics (0: a free one)."`
 	DebugHost string `env:"DEBUG_HOST" default:"127.0.0.1" help:"Address of the admin port. If it is not loopback, set a token or a client CA too."`
-	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Admin port (/console/, /rlconfig, /stats, /debug/pprof, admin API); 0: a free one."`
+	DebugPort int    `env:"DEBUG_PORT" range:".." default:"6070" help:"Admin port for /console/, /rlconfig, /stats, /debug/pprof and the admin API (0: a free one)."`
 
-	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect; 0: never."`
-	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue. 0: forever; negative: not at all."`
-	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port; a leading @ makes it abstract."`
+	MaxConnectionAge      time.Duration `name:"grpc-max-connection-age" env:"GRPC_MAX_CONNECTION_AGE" nonpositive:"0s" clamp:"1ms.." default:"24h" help:"Age at which a gRPC client is asked to reconnect (0: never)."`
+	MaxConnectionAgeGrace time.Duration `name:"grpc-max-connection-age-grace" env:"GRPC_MAX_CONNECTION_AGE_GRACE" range:".." default:"1h" help:"How long its calls may then continue (0: forever, negative: not at all)."`
+	Socket                string        `name:"grpc-uds" env:"GRPC_UDS" help:"Unix socket for gRPC instead of host and port (@NAME: an abstract one)."`
 	MaxConnections        int           `env:"RATELIMITD_MAX_CONNECTIONS" range:"1.." default:"10000" help:"Maximum connections, gRPC and HTTP each."`
 	Reflection            bool          `name:"grpc-reflection" env:"RATELIMITD_GRPC_REFLECTION" help:"Answer gRPC reflection, for grpcurl and Kuadrant's gateway."`
 	MaxCalls              int           `env:"RATELIMITD_MAX_CALLS" range:"1.." default:"4096" help:"Maximum calls in flight."`
@@ -170,8 +170,8 @@ func (o *answerOptions) tree() descriptor.Options {
 // backendOptions are the settings of counters.
 type backendOptions struct {
 	Backend     string `name:"backend-type" env:"BACKEND_TYPE" placeholder:"memory|redis" help:"Where counters live: memory or redis. Unset: redis if REDIS_URL is set, else memory."`
-	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of counters' keys in Redis; the same in replicas that share counters."`
-	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB; 0: off."`
+	KeyPrefix   string `name:"cache-key-prefix" env:"CACHE_KEY_PREFIX" help:"Prefix of counters' keys in Redis, the same in replicas that share counters."`
+	CacheBytes  int    `name:"local-cache-size-in-bytes" env:"LOCAL_CACHE_SIZE_IN_BYTES" range:".." default:"0" help:"Size of the denial cache, at least 512 KiB (0: off)."`
 	MaxCounters int    `name:"memory-max-counters" env:"RATELIMITD_MEMORY_MAX_COUNTERS" range:"1.." default:"2000000" help:"Maximum counters in memory. Beyond it, new customers share counters."`
 
 	KeyFormat     string `name:"redis-key-format" env:"REDIS_KEY_FORMAT" oneof:"ratelimitd,lyft" placeholder:"ratelimitd|lyft" default:"ratelimitd" help:"lyft: the keys of envoyproxy/ratelimit, so that both count together."`
@@ -190,7 +190,7 @@ type backendOptions struct {
 // overrideOptions are the settings of operators' overrides.
 type overrideOptions struct {
 	From string `name:"overrides" env:"RATELIMITD_OVERRIDES" placeholder:"redis|FILE" help:"Where operators' overrides are: redis (REDIS_URL, for all replicas) or a YAML file."`
-	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"Copy of the overrides in Redis, for a start without Redis; a different file for each replica."`
+	Copy string `name:"overrides-copy" env:"RATELIMITD_OVERRIDES_COPY" placeholder:"FILE" help:"Copy of the overrides in Redis, for a start without Redis, different for each replica."`
 }
 
 // packageDefaults are the defaults of flags that a package states.
@@ -208,7 +208,7 @@ type redisOptions struct {
 	AuthFile     string        `env:"AUTH_FILE" placeholder:"FILE" help:"Password, or user:password."`
 	SentinelAuth string        `env:"SENTINEL_AUTH" help:"Password, or user:password, of the sentinels."`
 	Sharded      bool          `env:"SHARDED" help:"Several servers or slots are behind the address. Unset: found out."`
-	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum connections; on a cluster, to each node."`
+	Pool         int           `name:"pool-size" env:"POOL_SIZE" nonpositive:"4" clamp:"1..100000" default:"${redis_pool_size}" help:"Maximum connections to each node."`
 	OnEmpty      string        `name:"pool-on-empty-behavior" env:"POOL_ON_EMPTY_BEHAVIOR" oneof:"WAIT,CREATE,ERROR" otherwise:"WAIT" default:"WAIT" placeholder:"WAIT|CREATE|ERROR" help:"When all connections are in use, a call waits for one, opens another, or fails."`
 	Timeout      time.Duration `env:"TIMEOUT" nonpositive:"10s" clamp:"1ms.." default:"${redis_timeout}" help:"Longest time to connect, including TLS and login."`
 	TLS          bool          `env:"TLS" help:"Encrypt connections to Redis."`
@@ -335,7 +335,7 @@ type statisticsOptions struct {
 	Port       int           `name:"statsd-port" env:"STATSD_PORT" clamp:"0..65535" default:"8125" help:"Port of StatsD or DogStatsD."`
 	Protocol   string        `name:"statsd-protocol" env:"STATSD_PROTOCOL" oneof:"tcp,udp" placeholder:"tcp|udp" default:"tcp" help:"Protocol of StatsD. DogStatsD always uses udp."`
 	Interval   time.Duration `name:"stats-flush-interval" env:"STATS_FLUSH_INTERVAL" range:"1ns.." clamp:"1ms.." default:"10s" help:"How often statistics are sent."`
-	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags for every statistic; for Prometheus they are labels."`
+	Tags       string        `name:"extra-tags" env:"EXTRA_TAGS" placeholder:"KEY:VALUE,..." help:"Tags (for Prometheus: labels) for every statistic."`
 	DogStatsD  bool          `name:"use-dog-statsd" env:"USE_DOG_STATSD" help:"Send them to DogStatsD instead."`
 	Mogrifiers []string      `name:"use-dog-statsd-mogrifiers" env:"USE_DOG_STATSD_MOGRIFIERS" placeholder:"NAME" help:"Names of rewrites of statistics into tags, each set with DOG_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS."`
 }

@@ -26,7 +26,7 @@ type xdsOptions struct {
 
 	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"First wait before reconnecting; each failure makes it 1.5 times as long."`
 	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest wait before reconnecting."`
-	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How random these waits are, from 0 to 1; 0.5: plus or minus half."`
+	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How random these waits are, from 0 to 1."`
 	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules. Unset: 64 MiB."`
 }
