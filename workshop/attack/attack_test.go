@@ -71,7 +71,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// An attacker attacks nothing but this machine, and not forever.
+// An attacker only attacks this machine, and only for a limited time.
 func TestAttackersAreBounded(t *testing.T) {
 	for _, o := range []options{
 		{attack: "flood", at: "192.0.2.1:8081", lasts: time.Second},

@@ -170,7 +170,7 @@ func newKeys(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// idle opens connections without calls, which answer pings. It reopens each connection that the server closes.
+// idle opens connections that only answer pings. It reopens each connection that the server closes.
 func idle(ctx context.Context, at string, n int) error {
 	var all sync.WaitGroup
 	for range n {
@@ -210,7 +210,7 @@ func continuation(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// regex sends calls of 3.8 MB, each with values of 8 KB that expressions are matched against.
+// regex sends calls of 3.8 MB with values of 8 KB, which the rules match against regular expressions.
 func regex(ctx context.Context, at string, _ bool) error {
 	value := strings.Repeat("/segment", 1024)
 	r := request("attack")

@@ -59,7 +59,7 @@ func pingFlood(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// windowFlood gives the server windows of one byte for answers that wait.
+// windowFlood opens the window of its connection byte by byte while answers wait.
 func windowFlood(ctx context.Context, at string, _ bool) error {
 	m := message("key", "one")
 	return several(ctx, at, 8, habits{zeroWindow: true}, func(c *client) error {
@@ -147,7 +147,7 @@ func endless(ctx context.Context, at string, short bool) error {
 	})
 }
 
-// zipBomb sends messages of 4 KB that are 4 MB when they are decompressed.
+// zipBomb sends messages of 4 KB that decompress to 4 MB.
 func zipBomb(ctx context.Context, at string, _ bool) error {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// mostAbove is how much memory an attack may cost, in bytes.
+// mostAbove is the most memory above idle that the server may use during an attack, in bytes.
 const mostAbove = 300 << 20
 
 // mostUncounted is how many bytes the server may hold for clients without counting them, plus a fifth of its heap.

@@ -29,7 +29,7 @@ type scenario struct {
 
 func (s *scenario) what(short bool) string { return s.does(short) }
 
-// few is a smaller number where the run is short.
+// few returns the smaller number if the run is short.
 func few(short bool, small, large int) int {
 	if short {
 		return small
@@ -193,7 +193,7 @@ func scenarios() []*scenario {
 	}
 }
 
-// expressions returns a rule file with n value_regex rules for one key. Each has to read a value to its end.
+// expressions returns a rule file with n value_regex rules for one key. Each rule has to read a value to its end.
 func expressions(n int) string {
 	var b strings.Builder
 	b.WriteString("domain: attack\ndescriptors:\n  - {key: key, rate_limit: {unit: day, requests_per_unit: 1000000000}}\n")
@@ -221,7 +221,7 @@ type victimOutcome struct {
 	recovered             bool
 }
 
-// run starts a server with a transport and runs the attack against it.
+// run starts a server and runs the attack against it.
 func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome, err error) {
 	rules := s.rules
 	if rules == "" {
@@ -292,11 +292,11 @@ func (s *scenario) run(ctx context.Context, o *options, dir string) (_ *outcome,
 	return r, nil
 }
 
-// stopped is how long an attacker lives on at most that is stopped.
+// stopped is the longest time that a stopped attacker stays alive.
 const stopped = 30 * time.Second
 
-// stop ends an attack. The attacker is stopped first, with its connections open: so the heap and the gauges of the
-// server are of one moment.
+// stop ends an attack. It stops the attacker first, with its connections open, so that the heap and the gauges of the
+// server show the same moment.
 func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, server *server) (_ *kept, err error) {
 	defer func() {
 		_ = attacker.Process.Kill()
@@ -305,7 +305,7 @@ func (s *scenario) stop(ctx context.Context, o *options, attacker *exec.Cmd, ser
 		}
 	}()
 	if err := attacker.Process.Signal(syscall.SIGSTOP); err != nil {
-		return nil, nil // it has ended, and nothing is kept for it
+		return nil, nil // it has exited, so the server holds nothing for it
 	}
 	server.settle(ctx)
 	if !server.alive() {

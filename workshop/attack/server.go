@@ -125,7 +125,7 @@ func (s *server) rss() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// watch keeps the highest RSS.
+// watch records the highest RSS.
 func (s *server) watch(ctx context.Context) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -231,7 +231,7 @@ func (s *server) stop() error {
 	if s.stopIt != nil {
 		s.stopIt()
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // fails if the process has exited
 	select {
 	case <-s.ended:
 		return nil

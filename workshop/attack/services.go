@@ -57,7 +57,7 @@ func watches(ctx context.Context, at string, _ bool) error {
 	return openOnce(ctx, at, 12, habits{}, healthv1.Health_Watch_FullMethodName, nil)
 }
 
-// reflections asks for long descriptions, and never lets an answer be sent.
+// reflections asks for long descriptions, and never lets the server send an answer.
 func reflections(ctx context.Context, at string, _ bool) error {
 	ask := mustMarshal(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
 		FileContainingSymbol: "envoy.service.ratelimit.v3.RateLimitService",
@@ -66,7 +66,8 @@ func reflections(ctx context.Context, at string, _ bool) error {
 		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, ask, ask)
 }
 
-// batches sends messages of a few KB that are 100 requests of 256 descriptors each, and never lets an answer be sent.
+// batches sends messages of a few KB that are 100 requests of 256 descriptors each, and never lets the server send an
+// answer.
 func batches(ctx context.Context, at string, short bool) error {
 	var one []byte
 	one = protowire.AppendTag(one, 1, protowire.BytesType)
@@ -146,7 +147,7 @@ func quotaUnread(ctx context.Context, at string, _ bool) error {
 	})
 }
 
-// quotaZero opens quota streams of 1,000 buckets again and again, and never lets an answer be sent.
+// quotaZero opens quota streams of 1,000 buckets again and again, and never lets the server send an answer.
 func quotaZero(ctx context.Context, at string, short bool) error {
 	block := headerBlock(quotav3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName)
 	reports := &quotav3.RateLimitQuotaUsageReports{Domain: "attack"}

@@ -33,7 +33,7 @@ func build(ctx context.Context, dir string) error {
 type process struct {
 	cmd    *exec.Cmd
 	listen chan string   // receives the gRPC address once
-	http   string        // the HTTP address, once the other is known; of ratelimitd
+	http   string        // HTTP address of ratelimitd, once the gRPC address is known
 	ended  chan struct{} // closed when the process has ended
 
 	mu   sync.Mutex
@@ -112,7 +112,7 @@ func (p *process) listening(ctx context.Context, patience time.Duration) (string
 }
 
 func (p *process) stop() error {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails if the process has exited
 	select {
 	case <-p.ended:
 		return nil

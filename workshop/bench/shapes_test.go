@@ -93,7 +93,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// The other program reads the same rules from its settings alone: this service can be one too.
+// The other program reads the same rules and settings. This service can be the other program too.
 func TestOtherProgram(t *testing.T) {
 	targets, runs, err := shapeTargets("mTLS|Cluster", "elsewhere/ratelimitd")
 	if err != nil || len(targets) != 8 || len(runs) != 8 {

@@ -24,7 +24,7 @@ var commentedActions = regexp.MustCompile(`(?m)^(# rate_limits:\n(?:# .*\n)+)dom
 // activeTimes is the key with the times at which a limit is active.
 var activeTimes = regexp.MustCompile(`\bactive: \{[^{}]*\}`)
 
-// shown are rules, and the rate_limits of Envoy that are shown with them.
+// shown is an example: rules, and the rate_limits of Envoy that the page shows with them.
 type shown struct {
 	where, domain, rules, limits string
 }
@@ -171,7 +171,7 @@ func TestShownActions(t *testing.T) {
 	for _, a := range all {
 		items := 0
 		for _, i := range a.items() {
-			if !i.ends() { // TestShownEnds is about these
+			if !i.ends() { // TestShownEnds tests these
 				items++
 			}
 		}
@@ -297,7 +297,7 @@ func TestShownEnds(t *testing.T) {
 			want = http.StatusOK
 		}
 		for tries := 0; ask(t, http.MethodPost, e.ports[a.name], a.path, "free") != want; tries++ {
-			if tries == 200 { // an end arrives later than its answer
+			if tries == 200 { // Envoy charges the end of a request after it has answered
 				t.Errorf("%s: no request got %d, so this has no effect:%s", a.where, want, a.item.text)
 				break
 			}

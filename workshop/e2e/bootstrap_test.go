@@ -16,10 +16,10 @@ type bootstrap struct {
 	Name      string
 	Listeners []listener
 	Clusters  []cluster
-	More      string // more settings at the top
+	More      string // more settings at the top level
 
 	Env  []string // additional environment of the process
-	Args []string // more of the command line
+	Args []string // more arguments of the command line
 }
 
 // listener is a port of Envoy with its own rate limit filter. Its name separates its statistics from the statistics of
@@ -54,7 +54,7 @@ func upstreamCluster(u *upstream) cluster {
 	return cluster{Name: "upstream", Endpoints: []string{u.addr}}
 }
 
-// rls is a cluster of ratelimitd processes.
+// rls is a cluster of ratelimitd replicas.
 func rls(services ...*service) cluster {
 	c := cluster{Name: "rls", HTTP2: true}
 	for _, s := range services {

@@ -22,8 +22,8 @@ func byUser(filter string) listener {
 `}
 }
 
-// often is a health check with a short interval. One failed check is enough, because ratelimitd itself turns red before
-// it stops.
+// often is a health check with a short interval. One failed check is enough, because ratelimitd reports itself
+// unhealthy before it stops.
 const often = `
 health_checks:
 - timeout: 5s
@@ -98,7 +98,7 @@ func TestRollingRestart(t *testing.T) {
                   "@type": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}]}`
 	const manyRetries = "circuit_breakers: {thresholds: [{max_retries: 100}]}"
 	for name, way := range map[string]struct {
-		drain   string // how long a stopping service is red and still answers
+		drain   string // how long a stopping service is unhealthy and still answers
 		cluster string
 		call    string
 	}{
@@ -140,7 +140,7 @@ func TestRollingRestart(t *testing.T) {
 			if got, want := e.verdicts(t, "main"), (verdicts{OK: all.Answered}); got != want {
 				t.Errorf("Envoy counted %+v, the callers %+v", got, want)
 			}
-			if way.drain != "0s" { // otherwise the last answers of a service cannot be read
+			if way.drain != "0s" { // otherwise nobody can read the last metrics of a service
 				f.agree(t, []*envoy{e}, "main")
 			}
 			if counted := f.counted(t, 1_000_000, 20); counted != all.Answered {

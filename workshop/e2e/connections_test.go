@@ -83,7 +83,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Certificates change and connections reach their maximum age under load. Envoy reconnects with the new certificate,
+// Under load, certificates change and connections reach their maximum age. Envoy reconnects with the new certificate,
 // and no request is lost.
 func TestCertificateRotation(t *testing.T) {
 	needsEnvoy(t)

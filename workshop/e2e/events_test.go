@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// A receiver that is made with the SDK of CloudEvents reads the events, and finds no fault in them.
+// A receiver that uses the SDK of CloudEvents accepts all events.
 func TestCloudEventsSDK(t *testing.T) {
 	got := make(chan event.Event, 100)
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -14,8 +14,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/envoytest"
 )
 
-// The transport's tests and benchmarks, and the load generator, send header blocks that envoytest makes. They are the
-// blocks of this Envoy: the same fields in the same order, encoded to the same bytes, on the first call of a
+// envoytest builds the header blocks that the transport's tests and benchmarks and the load generator send. They are
+// the blocks of this Envoy: the same fields in the same order, encoded to the same bytes, on the first call of a
 // connection, on the following ones, and when the dynamic table is full.
 func TestHeaderBlocksAreEnvoys(t *testing.T) {
 	needsEnvoy(t)

@@ -150,7 +150,7 @@ descriptors:
 			return nil
 		})
 		expect(t, "/concurrent", user, 429)
-		// The denied request took one hit and gave it back at its end.
+		// The denied request charged one hit and returned it at its end.
 		f.awaitAnswers(t, asked, answers{OK: 3, OverLimit: 1})
 		expect(t, "/concurrent", user, 429)
 		f.awaitAnswers(t, asked, answers{OK: 4, OverLimit: 2})
@@ -182,8 +182,8 @@ descriptors:
 	})
 }
 
-// In the rate_limits of a route or virtual host, Envoy ignores hits_addend and honours apply_on_stream_done. A refund
-// written there becomes a second charge. Both settings work in the filter's own rate_limits and in the
+// In the rate_limits of a route or virtual host, Envoy ignores hits_addend and honours apply_on_stream_done. So a
+// refund that is written there becomes a second charge. Both settings work in the filter's own rate_limits and in the
 // rate_limits of RateLimitPerRoute.
 func TestLimitsOfRoutes(t *testing.T) {
 	f := startFleet(t, `

@@ -89,7 +89,7 @@ func (l *load) call(ctx context.Context, caller int, url string, users int) {
 		}
 		phase, start := l.phase.Load(), time.Now()
 		var one tally
-		// This is a POST: the client would repeat a GET on its own and hide a lost request.
+		// This is a POST, because the client would repeat a GET without telling us and hide a lost request.
 		req, err := http.NewRequest(http.MethodPost, url, http.NoBody)
 		if err == nil {
 			req.Header.Set("X-User", fmt.Sprint(i%users))

@@ -42,7 +42,7 @@ func TestShadowMode(t *testing.T) {
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// In quota mode it is enough if one of several descriptors has room.
+// In quota mode, a request passes if one of several descriptors has room.
 func TestQuotaMode(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e
@@ -57,7 +57,7 @@ descriptors:
 	f.agree(t, []*envoy{e}, "main")
 }
 
-// With admission: all_or_nothing, a request that one limit denies uses nothing of another.
+// With admission: all_or_nothing, a request that one limit denies charges no other limit.
 func TestAllOrNothing(t *testing.T) {
 	f := startFleet(t, `
 domain: e2e

@@ -73,7 +73,7 @@ func validate(t *testing.T, settings, routes string, env []string) string {
 	}
 	cmd := exec.Command(envoyBinary, "--mode", "validate", "-c", b.write(t, t.TempDir()), "-l", "warning")
 	cmd.Env = env
-	said, _ := cmd.CombinedOutput() // the exit code says no more
+	said, _ := cmd.CombinedOutput() // the output has the error
 	return string(said)
 }
 
@@ -97,7 +97,7 @@ func TestModuleOfAnotherEnvoy(t *testing.T) {
 	}
 }
 
-// counts returns how many responses there were of each code.
+// counts returns the number of responses by status code.
 func counts(codes []int) map[int]int {
 	all := make(map[int]int)
 	for _, c := range codes {
@@ -174,7 +174,7 @@ func TestModulesShareALimit(t *testing.T) {
 
 const leased = "domain: e2e\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 100000, lease: true}}]"
 
-// Permits that are not used when Envoy ends are given back before it has ended.
+// When Envoy ends, it first returns the permits that it has not used.
 func TestModuleReturnsPermits(t *testing.T) {
 	redis := redistest.Start(t)
 	servicetest.NotAtMidnight()
@@ -190,8 +190,8 @@ func TestModuleReturnsPermits(t *testing.T) {
 	}
 }
 
-// Redis stops answering, or is killed: each request is answered by its deadline, as the failure mode says, or on_error.
-// Then Redis answers again, and so does the module.
+// Redis stops answering, or is killed: each request is answered by its deadline, by the failure mode or by on_error.
+// When Redis answers again, so does the module.
 func TestModuleWithoutRedis(t *testing.T) {
 	redis := redistest.Start(t)
 	servicetest.NotAtMidnight()
@@ -260,8 +260,8 @@ func TestModuleWithoutRedis(t *testing.T) {
 	}
 }
 
-// Requests end while they wait for Redis: their clients go away, or Envoy answers them itself, because they take too
-// long. Redis' answers come later, and find nobody. Then Envoy ends with requests that wait.
+// Requests end while they wait for Redis: their clients disconnect, or Envoy answers them itself, because they take too
+// long. Redis answers later, when nobody waits any more. Then Envoy ends while requests wait.
 func TestModuleRequestsThatEndPaused(t *testing.T) {
 	redis := redistest.Start(t)
 	limit := moduleUser(rules(t, perUser(1_000_000)), "redis_url: "+redis.Addr, "timeout: 20s", "redis_op_timeout: 20s")
@@ -500,8 +500,8 @@ func TestModuleEndsAnEngineOnAWorker(t *testing.T) {
 	e.Log.Find(t, end, 0, func(line string) bool { return strings.Contains(line, end) })
 }
 
-// A hot restart: a second process takes the listeners over, and the first one ends. Both hold leases meanwhile, so that
-// one may deny while the other has permits. Never more than the limit passes, and no request fails.
+// A hot restart: a second process takes over the listeners, and the first one ends. Until then both hold leases, so one
+// may deny while the other has permits. Never more than the limit passes, and no request fails.
 func TestModuleHotRestart(t *testing.T) {
 	env := needsModule(t)
 	redis := redistest.Start(t)
@@ -563,7 +563,7 @@ func TestModuleExample(t *testing.T) {
 	}
 	e := startEnvoyWith(t, "envoy", file, env, nil)
 	got := counts(e.codes(t, 20, "front", "/", "x-api-key", "k1"))
-	if got[200] < 3 || got[200] > 6 || got[200]+got[429] != 20 { // a minute may end meanwhile
+	if got[200] < 3 || got[200] > 6 || got[200]+got[429] != 20 { // a minute may end during the test
 		t.Errorf("the answers are %v", got)
 	}
 	if n := e.stats(t, "ratelimitd")["ratelimitd.ratelimit.front.over_limit"]; n != got[429] {

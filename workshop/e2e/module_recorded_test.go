@@ -24,8 +24,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// recordedSettings are the module's settings for variables of envoyproxy/ratelimit. It has none for the names of
-// headers.
+// recordedSettings are the module's settings for variables of envoyproxy/ratelimit. The names of headers have no such
+// setting.
 var recordedSettings = map[string]string{
 	"LIMIT_RESPONSE_HEADERS_ENABLED":          "response_headers: [ratelimit]",
 	"LOCAL_CACHE_SIZE_IN_BYTES":               "local_cache_size_in_bytes: 1048576",
@@ -45,9 +45,9 @@ type recordedOn struct {
 	cases              []*recording
 }
 
-// recording is a recorded case. It has a route for each domain that is asked for. The items of rate_limits there make
-// the descriptors of its requests: each item makes one descriptor of a request that has the item's headers, and none of
-// others.
+// recording is a recorded case. It has a route for each domain of its requests. The items of rate_limits of a route
+// make the descriptors: each item makes one descriptor of a request that has the item's headers, and none of other
+// requests.
 type recording struct {
 	name, rules string
 	domains     []string
@@ -95,8 +95,8 @@ func TestModuleDecidesAsRecorded(t *testing.T) {
 	}
 }
 
-// readRecorded expresses the recordings of a setup over HTTP. It adds the steps that are left out to left, by the
-// reason.
+// readRecorded translates the recordings of a setup into HTTP requests. It counts the steps that it leaves out in left,
+// by reason.
 func readRecorded(t *testing.T, s *conform.Setup, left map[string]int) *recordedOn {
 	t.Helper()
 	on := &recordedOn{listener: "memory-" + s.Name}
@@ -115,7 +115,7 @@ func readRecorded(t *testing.T, s *conform.Setup, left map[string]int) *recorded
 		r := &recording{name: c.Name, rules: c.Rules}
 		for j := range c.Steps {
 			step := &c.Steps[j]
-			if step.Error != "" { // nothing was counted
+			if step.Error != "" { // the step counted nothing
 				left["envoyproxy/ratelimit gave an error, for requests that a filter does not send"]++
 				continue
 			}
@@ -332,8 +332,8 @@ func (x *exchange) difference(got response, from, to time.Time) string {
 	return ""
 }
 
-// expectLimits sets the headers that Envoy's filter makes of an answer: the limit with the least left, and all limits
-// with their windows.
+// expectLimits sets the headers that Envoy's filter derives from an answer: the limit with the fewest remaining hits,
+// and all limits with their windows.
 func (x *exchange) expectLimits(headers http.Header) (tightest *ratelimitv3.RateLimitResponse_DescriptorStatus) {
 	windows := ""
 	for _, s := range x.want.GetStatuses() {
@@ -360,7 +360,7 @@ func windowOf(s *ratelimitv3.RateLimitResponse_DescriptorStatus) descriptor.Wind
 	return descriptor.Window{Unit: descriptor.Unit(s.GetCurrentLimit().GetUnit())}
 }
 
-// resets reports whether a number of seconds leads to the end of the status' window.
+// resets reports whether a number of seconds from now is the end of the status' window.
 func resets(s *ratelimitv3.RateLimitResponse_DescriptorStatus, seconds string, from, to time.Time) bool {
 	n, err := strconv.Atoi(seconds)
 	if err != nil || s.GetCurrentLimit() == nil {

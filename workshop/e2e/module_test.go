@@ -104,7 +104,7 @@ var sameLimits = []string{
 	`{request_headers: {header_name: x-list, descriptor_key: list}}`,
 }
 
-// sameItems are further fields of rate_limits.
+// sameItems are more fields of rate_limits.
 var sameItems = []string{
 	`{actions: [{generic_key: {descriptor_value: a}}], hits_addend: {number: 3}}`,
 	`{actions: [{generic_key: {descriptor_value: a}}], hits_addend: {number: 0}}`,
@@ -116,7 +116,7 @@ var sameItems = []string{
 	`{actions: [{generic_key: {descriptor_value: few}}]}`,
 }
 
-// sameRequests are a path behind that of the route, and headers.
+// sameRequests are paths below the path of the route, and headers.
 var sameRequests = [][]string{
 	{""},
 	{"?q=a%20b&sort%20by=x+y", "x-user", "bob", "x-cost", "5"},

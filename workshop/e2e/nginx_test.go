@@ -66,7 +66,7 @@ func (z zone) descriptor() string {
 `, z.name, z.perSecond, z.burst, nodelay)
 }
 
-// waits is how long the request waits before which n others are in the queue.
+// waits returns how long a request waits that has n others before it in the queue.
 func (z zone) waits(n int) time.Duration {
 	if z.nodelay == all {
 		return 0
@@ -90,7 +90,7 @@ type nginx struct {
 	read   int    // bytes of the log that were read
 }
 
-// startNGINX starts NGINX with the zones and these locations.
+// startNGINX starts NGINX with the zones and these locations in its configuration.
 func startNGINX(t *testing.T, settings, locations string, env ...string) *nginx {
 	t.Helper()
 	binary, err := filepath.Abs(filepath.Join(module, ".tools", "nginx", "usr", "sbin", "nginx"))
@@ -151,7 +151,7 @@ http {
 	return n
 }
 
-// notRun skips a test whose program is missing. In CI it fails.
+// notRun skips a test that lacks a program. In CI the test fails instead.
 func notRun(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -206,7 +206,7 @@ func (n *nginx) next(t *testing.T) []judged {
 	return lines
 }
 
-// fakeTime returns the library that gives a program another clock.
+// fakeTime returns the library that gives a program a different clock.
 func fakeTime(t *testing.T) string {
 	t.Helper()
 	for _, lib := range []string{filepath.Join(module, ".tools", "nginx", "usr", "lib", "*"), "/usr/lib/*", "/usr/lib", "/usr/lib64"} {

@@ -39,7 +39,8 @@ func BenchmarkRedis(b *testing.B) {
 	compare(b, inRedis, redistest.Start(b), 1, 64)
 }
 
-// compare measures libraries with one key and with many. Each has asked once for every key before.
+// compare measures libraries with one key and with many. Before that, each library has counted one request of every
+// key.
 func compare(b *testing.B, libraries []library, redis *redistest.Server, goroutines ...int) {
 	for _, keys := range []int{1, 100_000} {
 		names := make([]string, keys)
@@ -86,7 +87,8 @@ func measure(b *testing.B, allow decide, names []string, goroutines int, store *
 	spread(goroutines, func(g int) {
 		i := rand.IntN(len(names))
 		for range (b.N + g) / goroutines {
-			// A step that shares no divisor with the number of keys visits all of them, in an order that caches do not foresee.
+			// A step without a common divisor with the number of keys visits all of them, in an order that CPU caches cannot
+			// predict.
 			i = (i + 7919) % len(names)
 			if ok, err := allow(names[i]); err != nil {
 				failed.Add(1)

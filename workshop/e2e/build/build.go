@@ -52,7 +52,7 @@ func EnvoyModule(folder string, flags ...string) error {
 		"CGO_ENABLED=1", "CGO_CFLAGS="+strings.Join(append([]string{"-O2"}, flags...), " "))
 }
 
-// root is the directory of the sources. Every file that counts has been looked at.
+// root returns the directory of the sources. It looks at each of their files first: see readSources.
 func root() (string, error) {
 	listed, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", service).Output()
 	if err != nil {

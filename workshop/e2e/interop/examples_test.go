@@ -139,7 +139,7 @@ func (e example) run(t *testing.T, address string, env []string, args ...string)
 	return strings.TrimSuffix(string(printed), "\n"), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// patiently gives the example as much time for an answer as a busy machine may need.
+// patiently gives the example enough time for an answer on a busy machine.
 func (e example) patiently(t *testing.T, address string) {
 	t.Helper()
 	ask := func(args ...string) (string, int) {

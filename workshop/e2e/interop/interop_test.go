@@ -110,7 +110,7 @@ var clients = []client{
 	},
 }
 
-// installPython makes a virtual environment with the packages of a file.
+// installPython creates a virtual environment with the packages of a file.
 func installPython(t *testing.T, folder, requirements string) {
 	t.Helper()
 	execute(t, ".", "python3", "-m", "venv", folder)
@@ -200,7 +200,7 @@ func (c *client) run(t *testing.T, program, folder string) {
 	p.expect(t, hangs)
 	p.expect(t, begins)
 
-	// The process is replaced as in an update: another one gets the new connections, then the first one leaves.
+	// The process is replaced as in an update: a second process gets the new connections, then the first one stops.
 	awaitMore(t, redis, c.name, 200)
 	second := start(t, program, "the second service", redis.Addr)
 	relay.To(second.GRPC)
@@ -225,7 +225,7 @@ func (c *client) run(t *testing.T, program, folder string) {
 	}
 }
 
-// running is a client that runs.
+// running is a client that has been started.
 type running struct {
 	cmd *exec.Cmd
 	in  io.Writer

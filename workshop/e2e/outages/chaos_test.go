@@ -219,7 +219,7 @@ func drawn(s *trial) {
 	s.back()
 }
 
-// networkFault is a fault of the network between the service and Redis, which lasts as long as the outage.
+// networkFault is a fault of the network between the service and Redis that lasts as long as the outage.
 func networkFault(fault func(*trial)) func(*trial) {
 	return func(s *trial) {
 		fault(s)

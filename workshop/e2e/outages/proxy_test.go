@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/redistest"
 )
 
-// proxy stands between clients and one server and imitates a bad network. Faults add up until Mend.
+// proxy stands between clients and one server and simulates a bad network. Faults add up until Mend.
 type proxy struct {
 	Addr string // host:port, for clients
 
@@ -56,7 +56,7 @@ func (p *proxy) Drop(t testing.TB) {
 	p.add(t, "timeout", "downstream", map[string]int64{"timeout": 0})
 }
 
-// Swallow discards only the answers: the server carries out the commands, but the client does not learn it.
+// Swallow discards only the answers: the server executes the commands, but the client does not learn of it.
 func (p *proxy) Swallow(t testing.TB) {
 	t.Helper()
 	p.add(t, "timeout", "downstream", map[string]int64{"timeout": 0})
@@ -74,7 +74,7 @@ func (p *proxy) CutAfter(t testing.TB, bytes int64) {
 	p.add(t, "limit_data", "downstream", map[string]int64{"bytes": bytes})
 }
 
-// Slice passes data on in pieces of a few bytes, with a pause before each.
+// Slice forwards data in pieces of a few bytes, with a pause before each.
 func (p *proxy) Slice(t testing.TB, bytes int, pause time.Duration) {
 	t.Helper()
 	slices := map[string]int64{"average_size": int64(bytes), "size_variation": int64(bytes) / 2, "delay": pause.Microseconds()}

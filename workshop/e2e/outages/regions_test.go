@@ -34,8 +34,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1200, regions: {home: eu}}
 `
 
-// world is three regions with two replicas and a Redis each. Between two regions is a proxy for each direction of
-// questions.
+// world is three regions with two replicas and a Redis each. Between two regions there is a proxy for each direction,
+// which forwards the questions of one region to the other.
 type world struct {
 	t       *testing.T
 	names   []string
@@ -198,7 +198,7 @@ func (w *world) load(key, value string, within time.Duration, do func()) *counts
 	return &c
 }
 
-// for a while.
+// while returns a function that waits for this time.
 func (w *world) while(d time.Duration) func() {
 	return func() {
 		timer := time.NewTimer(d)
@@ -283,8 +283,8 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// A replica of the home that has stopped, but keeps its connections, costs the other regions a second or two: the other
-// replica answers then.
+// A replica of the home has stopped, but keeps its connections. That costs the other regions a second or two; then the
+// other replica answers.
 func TestHomeReplicaHangs(t *testing.T) {
 	t.Parallel()
 	w := startWorld(t, rulesOfRegions)

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
-// ulule returns whether three requests, and one after a reset, may pass, and middleware.
+// ulule returns whether three requests pass and whether one passes after a reset, and it returns middleware.
 func ulule(ctx context.Context, id string, mux http.Handler) (passed []bool, handler http.Handler, err error) {
 	l := limiter.New(memory.NewStore(), limiter.Rate{Period: time.Minute, Limit: 2})
 	for range 3 {
