@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// overrideToken is the operators' token. It is as long as the service demands.
+// overrideToken is the operators' token, of at least the minimum length.
 const overrideToken = "e2e-token-of-an-operator-with-32-bytes"
 
 // Two replicas share a Redis, and load arrives through a real Envoy. An override is set, raised, removed, expires, and

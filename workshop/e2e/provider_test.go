@@ -216,7 +216,7 @@ func (p *provider) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// stream answers with events.
+// stream sends an answer as events.
 func (d dialect) stream(w http.ResponseWriter, r *http.Request, wave chan struct{}, input, output int, end string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	send := func(text string) {
@@ -255,7 +255,7 @@ func (d dialect) half(input, output int) string {
 	return text + strings.Repeat(d.event(d.word()), output/2)
 }
 
-// answer answers with one JSON object.
+// answer sends an answer as one JSON object.
 func (d dialect) answer(w http.ResponseWriter, r *http.Request, wave chan struct{}, input, output int, end string) {
 	select {
 	case <-wave:

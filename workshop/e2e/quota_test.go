@@ -140,10 +140,10 @@ func (r *quotaRun) load(e *envoy) *pace {
 	return p
 }
 
-// phase lets time pass: settle, in which shares may move, and long, in which the use of the limit is measured. It
-// checks that no more than the bound passed, and that the Envoys with requests used almost all of the limit, in fair
-// parts. On a busy machine reports and answers come late. So the use is measured again, for 15 s, with the race
-// detector for a minute; for 4 s if nothing has to settle.
+// phase lets time pass: during settle, shares may move; during long, it measures the use of the limit. It checks that
+// no more than the bound passed, and that the Envoys with requests used almost all of the limit, in fair parts. On a
+// busy machine reports and answers are late. So it measures again every second, for up to 15 s: up to a minute with the
+// race detector, and up to 4 s if nothing has to settle.
 func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pace) {
 	r.Helper()
 	patience := 15 * time.Second
@@ -175,8 +175,8 @@ func (r *quotaRun) phase(what string, settle, long time.Duration, asking ...*pac
 	}
 }
 
-// used checks how the limit was used in the last seconds. wrong is empty if almost all of it was used, in fair parts.
-// row is the end of a row of the table.
+// used checks the use of the limit in the last seconds. wrong is empty if almost all of it was used, in fair parts. row
+// is the end of a row of the table.
 func (r *quotaRun) used(long time.Duration, asking []*pace) (wrong, row string) {
 	to := r.now()
 	after := to - int(long/time.Second) + 1
@@ -223,8 +223,8 @@ func TestQuotaAmongEnvoys(t *testing.T) {
 	t.Log("what passed, in all and of each Envoy per second\n" + r.table.String())
 }
 
-// Processes share a limit through Redis. Redis stands still for a while, one of them is killed, the other one is
-// restarted. That the shares hold while this happens, TestNeverMoreThanTheLimit finds in virtual time.
+// Processes share a limit through Redis. Redis stops for a while, one process is killed, and the other one is
+// restarted. TestNeverMoreThanTheLimit checks in virtual time that the shares stay within the limit during all this.
 func TestSoakQuotaAmongProcesses(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it takes two minutes")

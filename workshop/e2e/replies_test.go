@@ -237,7 +237,7 @@ access_log:
 		if denied.code != 429 {
 			t.Errorf("got %d", denied.code)
 		}
-		// until the next request passes; Envoy reports only when the bucket is full: in 60
+		// time until the next request passes. Envoy only reports the time until the bucket is full, 60 s
 		hasSeconds(t, denied, "retry-after", 1, 10)
 	})
 	t.Run("another status", func(t *testing.T) {

@@ -90,7 +90,7 @@ func (c call) reserved() int {
 	return c.estimate() + c.most
 }
 
-// charged is how many tokens the budget has to lose in the end.
+// charged is how many tokens the request must cost the budget in the end.
 func (c call) charged() int {
 	switch {
 	case c.end == failing:
@@ -374,7 +374,7 @@ func TestTokensLookThenCharge(t *testing.T) {
 	}
 }
 
-// A model that writes more than the request allowed exceeds the budget by no more than that.
+// A model that writes more than the request allowed exceeds the budget at most by the excess.
 func TestTokensBeyondEstimates(t *testing.T) {
 	const budget = 1000
 	p := startProvider(t)

@@ -36,7 +36,7 @@ type arrival struct {
 	header    http.Header
 }
 
-// arrivals returns the requests that came since the last call, in the order in which they came.
+// arrivals returns the requests since the last call, in the order of their arrival.
 func (u *upstream) arrivals() []arrival {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -5,7 +5,7 @@
 //
 // writes docs/contributing/matrix.md, which shows which features work under which way to count.
 //
-// The tests are made from the tables that exist: the forms of the rule language (config.Rules), the algorithms
+// The tests are generated from existing tables: the forms of the rule language (config.Rules), the algorithms
 // (descriptor.AlgorithmNames). A key without a feature in features_test.go fails TestEveryKeyHasAFeature; an algorithm
 // needs no feature. A way to count is one row of the table in ways_test.go.
 //

@@ -115,7 +115,7 @@ var flags = []told{
 	{fields: []string{"Take.Origin"}, absent: "package regions, which has a matrix of its own"},
 }
 
-// Each layer honours each flag, alone and in front of others. A field that is in no row fails this test.
+// Each layer honours each flag, alone and above other layers. A field without a row fails this test.
 func TestEveryLayerKnowsEveryFlag(t *testing.T) {
 	known := make(map[string]bool)
 	for _, kind := range []any{backend.Take{}, backend.Request{}, backend.Reservation{}} {

@@ -68,14 +68,14 @@ type stores struct {
 	local    backend.Store
 	keys     descriptor.KeyBuilder
 	rules    func(regions.Resolver) // receives the rules of the region that counts; nil without a second region
-	// the way was used: a denial was remembered, a permit was taken in advance. Nil: it always is
+	// whether the way was used, for example: a denial was remembered, a permit was taken in advance. Nil means always
 	did func() bool
 }
 
 func one(s backend.Store) stores { return stores{replicas: []backend.Store{s}} }
 
-// ways returns the table of the ways that count with a Limiter. Package ratelimit and quota buckets have tests of their
-// own below.
+// ways returns the table of the ways that count with a Limiter. Package ratelimit and quota buckets have separate tests
+// below.
 func ways(t *testing.T) []way {
 	server, cluster := redistest.Start(t), redistest.StartCluster(t, redistest.Setup{})
 	single := dial(t, redisconn.Options{URL: server.Addr})
@@ -130,7 +130,7 @@ func ways(t *testing.T) []way {
 	}
 }
 
-// leasesLoosely reports whether leases hold back a part of a limit: of a bucket, of a log, and of a counter that
+// leasesLoosely reports whether leases hold back a part of a limit. They do for a bucket, a log, and a counter that
 // several rules use.
 func leasesLoosely(tree *descriptor.Tree) bool {
 	for _, r := range tree.Rules {
@@ -170,7 +170,7 @@ func dial(t *testing.T, o redisconn.Options) goredis.UniversalClient {
 	return c
 }
 
-// fill uses up the room of a store for the time of a test.
+// fill uses up the capacity of a store for the time of a test.
 func fill(t *testing.T, s *memory.Store) {
 	t.Helper()
 	l := &descriptor.Limit{Requests: 1, Window: descriptor.Window{Unit: descriptor.Year}}
@@ -194,7 +194,7 @@ type system struct {
 	registry *prometheus.Registry
 }
 
-// newSystem returns why the rules cannot be counted this way, if they cannot.
+// newSystem returns a reason if the rules cannot be counted this way.
 func newSystem(t *testing.T, f *feature, w *way, prefix string) (*system, string) {
 	t.Helper()
 	tree, why := treeOf(f, w)

@@ -16,7 +16,7 @@ import (
 
 type constants map[string]string
 
-// setting is constants of a model, instead of those in its .cfg.
+// setting is a model with constants that replace those in its .cfg.
 type setting struct {
 	name      string // name of the row in docs/contributing/proof.md
 	model     string
@@ -41,8 +41,8 @@ var larger = []setting{
 	{name: "claims, when shares expire", model: "claims", constants: constants{"Faults": "{}", "End": "2"}},
 }
 
-// guards are those that can be removed, by model. Each setting is a small one in which the invariant Bounded is
-// violated then.
+// guards are the parts of each model that can be removed. Each setting is a small one in which the invariant Bounded
+// fails without the guard.
 var guards = map[string]map[string]setting{
 	"lease": {
 		"charged": {},
@@ -173,7 +173,7 @@ func thousands(n int) string {
 	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
-// A model without one of its guards violates its invariant.
+// A model without any one of its guards violates its invariant.
 func TestGuardsSoak(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN without RATELIMITD_SOAK=1: it runs TLC for each guard, and depends only on the models")

@@ -39,7 +39,7 @@ const (
 	classes
 )
 
-// window is the window of all limits, ttl how long a place is held at most.
+// window is the window of all limits. ttl is the longest time that a place is held.
 const (
 	window  = 10 * time.Second
 	ttl     = 15 * time.Second
@@ -77,7 +77,7 @@ var (
 	guarantees = []int64{20, 50, 0}
 )
 
-// quotaRule is the limit of which Envoys have shares.
+// quotaRule is the limit that Envoys share.
 var quotaRule = slices.IndexFunc(rules, func(r rule) bool { return r.quota })
 
 func (r *rule) domain() string {
@@ -129,7 +129,7 @@ func draw(seed uint64) (setup, []step) {
 		seed: seed, replicas: 1 + r.IntN(4), trip: []time.Duration{time.Millisecond, 5 * time.Millisecond, 40 * time.Millisecond}[r.IntN(3)],
 		length: time.Minute, drift: r.Int64N(2001) - 1000,
 	}
-	calm := r.IntN(2) == 0 // nothing fails, so every answer is checked
+	calm := r.IntN(2) == 0 // no faults, so the oracle checks every answer
 	if !calm && r.IntN(3) > 0 {
 		s.lost = 0.02
 	}
@@ -144,7 +144,7 @@ func draw(seed uint64) (setup, []step) {
 		for i := range rules {
 			v[i] = uint64(1 + r.IntN(rules[i].most))
 			if rules[i].far || rules[i].quota {
-				v[i] = max(v[i], 40*uint64(len(names))) // less cannot be divided
+				v[i] = max(v[i], 40*uint64(len(names))) // regions and Envoys cannot divide a smaller limit
 			}
 		}
 		s.versions = append(s.versions, v)

@@ -33,7 +33,7 @@ type setup struct {
 	seed     uint64
 	replicas int
 	envoys   int           // Envoys that enforce their shares of one limit
-	regions  int           // the replicas are in turn in each of them; 1: limits count in one store
+	regions  int           // number of regions, which the replicas join in turn; 1: limits count in one store
 	trip     time.Duration // the longest time of a message to or from the store
 	lost     float64       // the fraction of messages to the store, and of its answers, that are lost
 	drift    int64         // how much faster the store's clock runs, in parts per million
@@ -226,7 +226,7 @@ func entries(rule, caller int, more ...descriptor.Entry) []descriptor.Entry {
 	return append([]descriptor.Entry{{Key: rules[rule].key, Value: fmt.Sprintf("c%d", caller)}}, more...)
 }
 
-// refunded tells the other replicas that a counter has room again: they hear of it a moment later.
+// refunded tells the other replicas, a moment later, that a counter has room again.
 func (f *fleet) refunded(from *replica, key string) {
 	for i := range f.setup.replicas {
 		d := f.delay("refunded", key, i)
@@ -249,7 +249,7 @@ func (f *fleet) random(parts ...any) *rand.Rand {
 	return rand.New(rand.NewPCG(f.seed, h.Sum64()))
 }
 
-// delay is how long a message is on its way.
+// delay draws the time that a message takes.
 func (f *fleet) delay(parts ...any) time.Duration {
 	return 10*time.Microsecond + time.Duration(f.random(parts...).Int64N(int64(f.trip)))
 }
@@ -375,7 +375,7 @@ func (f *fleet) ask(r *replica, s step) {
 	if e.asked {
 		e.at, e.ended, e.order = trip.at, trip.ended, trip.order
 	}
-	e.failed = err != nil || f.replicas[s.replica] != r // a killed process answers nobody
+	e.failed = err != nil || f.replicas[s.replica] != r // a killed process sends no answers
 	if err == nil {
 		e.statuses, e.headers = out.Statuses, out.Headers
 		if len(out.Reservations) == 1 {
@@ -391,9 +391,9 @@ func (f *fleet) ask(r *replica, s step) {
 
 // trip is the result of a request's way to the store.
 type trip struct {
-	at    time.Time // these are as in event
+	at    time.Time // at and ended are the same as in event
 	ended time.Duration
-	order int // 0: it did not arrive there
+	order int // 0: it did not reach the store
 }
 
 type tripKey struct{}
@@ -403,7 +403,7 @@ var (
 	errKilled = errors.New("killed")
 )
 
-// link is the way from a replica to the store.
+// link is the connection from a replica to the store.
 type link struct{ r *replica }
 
 func (l *link) send(ctx context.Context, r *backend.Request, settle func(now time.Time) error) error {

@@ -15,7 +15,7 @@ type answer struct {
 	about   bool          // left may be one less or more, and retry is not known
 }
 
-// model is the plainest form of an algorithm.
+// model is the simplest form of an algorithm.
 type model interface {
 	judge(at time.Time, hits, limit int64) answer // changes nothing
 	add(at time.Time, hits, limit int64)
@@ -93,7 +93,7 @@ type logged struct {
 }
 
 func (m *logModel) judge(at time.Time, hits, limit int64) answer {
-	// a moment ago may be asked about, too
+	// later questions may be about a slightly earlier time
 	m.hits = slices.DeleteFunc(m.hits, func(h logged) bool { return h.at.Before(at.Add(-2 * window)) })
 	first, used := 0, int64(0)
 	for _, h := range m.hits {
@@ -197,7 +197,7 @@ func (m *slidingModel) add(at time.Time, hits, _ int64) {
 	m.used += hits
 }
 
-// penaltyModel is a fixed window whose denial has a penalty.
+// penaltyModel is a fixed window in which a denial has a penalty.
 type penaltyModel struct {
 	fixedModel
 	until time.Time

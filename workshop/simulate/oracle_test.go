@@ -48,14 +48,14 @@ type change struct {
 	step
 }
 
-// changing is how long after a change a replica may still decide by the old limit: it hears of it within a second, and
-// its requests and its permits take a moment.
+// changing is how long after a change a replica may still decide by the old limit: the change arrives within a second,
+// and requests and permits of the old limit need a moment to end.
 const changing = 3 * time.Second
 
 // assigned is how long an Envoy uses an assignment without hearing of the assigner.
 const assigned = 30 * time.Second
 
-// judge returns everything that is wrong.
+// judge returns all mistakes.
 func (o *oracle) judge(f *fleet) (wrong []string) {
 	slices.SortStableFunc(o.events, func(a, b event) int { return cmp.Compare(a.order, b.order) })
 	for rule := range rules {
@@ -104,8 +104,8 @@ func (o *oracle) disturbed() bool {
 	return slices.ContainsFunc(o.changes, func(c change) bool { return c.what == "kill" || c.what == "clock" })
 }
 
-// calm splits events where the store's clock was set: that costs at most one limit, and permits of before are used for
-// a while.
+// calm splits events where the store's clock was set. A change of the clock costs at most one limit, and replicas use
+// old permits for a while.
 func (o *oracle) calm(events []event) iter.Seq[[]event] {
 	return func(yield func([]event) bool) {
 		for _, c := range o.changes {
@@ -182,7 +182,7 @@ func (h *history) heard(change time.Duration) time.Duration {
 	return min(at, change+changing+assigned)
 }
 
-// bounded checks that the limit was never exceeded, no matter what went wrong.
+// bounded checks that the limit was never exceeded, in spite of all faults.
 func (h *history) bounded() (wrong []string) {
 	switch k := rules[h.rule].kind; k {
 	case places:
@@ -467,9 +467,8 @@ func (h *history) exact() (wrong []string) {
 	return wrong
 }
 
-// useful checks that leases deny nothing while a quarter of the limit is free, where the limit does not change. Not of
-// buckets: permits that are not used in time are lost there, up to a tenth of the rate, and missing until the bucket is
-// full.
+// useful checks that leases deny nothing while a quarter of the limit is free, as long as the limit does not change. It
+// skips buckets: unused permits expire there, up to a tenth of the rate, and are missing until the bucket is full.
 func (h *history) useful() (wrong []string) {
 	if rules[h.rule].kind == bucket {
 		return nil
@@ -484,8 +483,8 @@ func (h *history) useful() (wrong []string) {
 			return wrong
 		}
 		limit := int64(e.limits[0])
-		// A log keeps hits for up to half a second longer where permits are leased, and other windows end by other clocks. In
-		// the first second of a window of the clock, the model has forgotten the one before, in which a replica may still be.
+		// With leases, a log keeps hits up to half a second longer, and other windows end by other clocks. In the first
+		// second of a clock window the model has already dropped the previous window, but a replica may still count in it.
 		begins := rules[h.rule].kind == fixed && e.at.Sub(e.at.Truncate(window)) < time.Second
 		free := !begins && m.judge(e.at.Add(-time.Second), e.step.n+limit/4, limit).allowed && m.judge(e.at, e.step.n+limit/4, limit).allowed
 		if free && !e.allowed && !e.failed {
@@ -561,7 +560,7 @@ func (h *history) compare(e *event, st *limiter.Status, want *answer) (wrong []s
 	return nil
 }
 
-// tolerance is how exact retry_after is. A replica that remembers a denial counts from when it heard of it.
+// tolerance is the error of retry_after. A replica that remembers a denial counts from the time when it heard of it.
 func (h *history) tolerance(e *event) time.Duration {
 	if e.asked {
 		return time.Millisecond

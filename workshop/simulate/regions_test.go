@@ -32,16 +32,16 @@ func (r *replica) across(ctx context.Context) func(backend.Store) (assembly.Regi
 // region is the index of the replica's region.
 func (r *replica) region() int { return r.index % r.f.setup.regions }
 
-// wan is how a region reaches the others. Messages take long, and are lost.
+// wan is the connection of a region to the others. Messages are slow, and some are lost.
 type wan struct {
 	f    *fleet
 	from int
 }
 
-// farthest is the longest way between two regions, there or back.
+// farthest is the longest time of a message between two regions, one way.
 const farthest = 40 * time.Millisecond
 
-// Ask implements regions.Peers: it carries queries to a replica of another region, and the answers back.
+// Ask implements regions.Peers. It forwards queries to a replica of another region, and returns the answers.
 func (w *wan) Ask(ctx context.Context, to string, queries []regions.Query, heard func(regions.State), answered func(int, *regions.Answer)) error {
 	f := w.f
 	random := f.random("wan", w.from, to)

@@ -196,7 +196,7 @@ func (b *Browser) Type(t *testing.T, text string) {
 	b.settle(t)
 }
 
-// Paint asks for light or dark, and for no animations: a picture in the middle of one differs with every run.
+// Paint sets the light or dark theme, and disables animations: a picture in the middle of one differs with every run.
 func (b *Browser) Paint(t *testing.T, scheme string) {
 	t.Helper()
 	b.PaintAs(t, scheme, "")

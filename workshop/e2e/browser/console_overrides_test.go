@@ -15,7 +15,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
 )
 
-// Of many overrides, the console shows pages, finds the last one, and changes it.
+// With many overrides, the console shows them in pages, finds the last one, and changes it.
 func TestConsoleWithManyOverrides(t *testing.T) { manyOverrides(t, 1100, "1,100") }
 
 // The same with as many as there can be: more than one answer of the API looks at.

@@ -288,7 +288,7 @@ func TestConsolePages(t *testing.T) {
 	c.Quiet(t)
 }
 
-// quiet fails the test if the page logged something that has none of these texts.
+// quiet fails the test if the page logged a message that contains none of these texts.
 func (c *console) quiet(t *testing.T, but ...string) {
 	t.Helper()
 	for _, said := range c.Forget() {
@@ -298,7 +298,7 @@ func (c *console) quiet(t *testing.T, but ...string) {
 	}
 }
 
-// The first page is small, and pages that were left before hold no connections that it needs.
+// The first page is small. Pages that the user has left hold no connections that it needs.
 func TestConsoleIsSmall(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": consoleRules})
 	c.Cold(t)
@@ -309,7 +309,7 @@ func TestConsoleIsSmall(t *testing.T) {
 	}
 }
 
-// The first page is soon there. A machine that has other work may be slow, so that the quickest of some visits counts.
+// The first page appears soon. A busy machine may be slow, so only the quickest of some visits counts.
 func TestSoakConsoleIsQuick(t *testing.T) {
 	if os.Getenv("RATELIMITD_SOAK") == "" {
 		t.Skip("NOT RUN: it measures time, which needs a machine without other work; make soak runs it")
@@ -440,8 +440,8 @@ func TestConsoleShowsYAML(t *testing.T) {
 	c.quiet(t, "the server responded with a status of")
 }
 
-// Of several limits, the page of a customer names the one with the least left. The numbers have 64 bits, and are texts
-// in JSON.
+// Of several limits, the page of a customer names the one with the lowest remaining number. The numbers have 64 bits,
+// so they are strings in JSON.
 func TestConsoleComparesNumbers(t *testing.T) {
 	c := openConsole(t, map[string]string{"shop.yaml": `domain: shop
 descriptors:
@@ -616,7 +616,7 @@ descriptors:
 	c.page(t, "#/customer?value=2001:db8:0:1:ffff::1", "Denied. remote_address=2001:db8:0:1:: (5 per year)")
 	c.page(t, "#/customer?value="+url.QueryEscape("ANN|=~"), "Denied. user=ann|=~ (5 per year)")
 
-	// The key of a counter, as logs have it, is a way to it too.
+	// The key of a counter, as it appears in logs, also finds the counter.
 	c.page(t, "#/customer", "Which customer?")
 	c.Click(t, "textarea[name=entries]")
 	c.Type(t, `shop|user=~=ann\|\=\~|f31536000`+"\r")

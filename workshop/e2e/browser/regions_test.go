@@ -23,8 +23,8 @@ descriptors:
   - {key: login, rate_limit: {unit: minute, requests_per_unit: 5, regions: {home: hash}}}
 `
 
-// The page of regions shows which are down and why, how far they are, and whose rules differ. Without a region it is
-// not in the navigation.
+// The page of regions shows which regions are down and why, how far away they are, and whose rules differ. Without
+// regions, the navigation does not have the page.
 func TestConsoleRegions(t *testing.T) {
 	b := browser.Open(t)
 	tree, errs := config.Compile([]config.File{{Name: "shop.yaml", Data: []byte(regionRules)}}, config.CompileOptions{})

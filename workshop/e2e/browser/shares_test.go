@@ -35,7 +35,7 @@ func (h heldShares) Shares(_ time.Time, domain string, where []descriptor.Entry,
 
 func (h heldShares) Buckets() int { return len(h) }
 
-// bucketsOf are buckets as a busy process has them: one with many clients, one whose names would be HTML, and many
+// bucketsOf returns buckets as a busy replica has them: one with many clients, one whose names look like HTML, and many
 // small ones.
 func bucketsOf(now time.Time) heldShares {
 	held := func(client string, perSecond float64) assigner.HeldShare {

@@ -6,13 +6,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/workshop/e2e/browser"
 )
 
-// view is a window in which a page is looked at.
+// view is the size and theme of a window.
 type view struct {
 	name, scheme  string
 	width, height int64
 }
 
-// views are a wide window, light and dark, and one as narrow as a telephone.
+// views are a wide window, light and dark, and one as narrow as a phone.
 func views(width, height int64) []view {
 	return []view{{"wide", "light", width, height}, {"dark", "dark", width, height}, {"narrow", "light", 390, height}}
 }

@@ -123,13 +123,13 @@ func (s *trial) hold(d time.Duration) {
 	}
 }
 
-// back is called when Redis is well again. It returns when both processes serve every counter.
+// back waits until both processes serve every counter. Call it when Redis works again.
 func (s *trial) back() {
 	s.t.Helper()
 	s.wasBack = max(s.wasBack, s.load.served("after Redis was back"))
 }
 
-// recovery is how soon after Redis the service must be back.
+// recovery is the longest time from Redis' return until the service is back.
 const recovery = 2 * time.Second
 
 // forget reads the counts that Redis still has, from the servers that hold the counters from now on. Hits that were
@@ -257,7 +257,7 @@ func (c *chaos) try(t *testing.T, p pace) result {
 			}
 		}
 	} else if c.exact && slow < s.timeout/2 && len(tally.seen) > 0 {
-		// a machine without a turn for Redis cannot answer in time
+		// on a machine that is too busy to run Redis, the service cannot answer in time
 		t.Errorf("calls were not answered by Redis: %v; the last error is %v", tally.seen, s.load.lastError.Load())
 	}
 	t.Logf("the longest of %d calls took %s, for %s; Redis answered %d, on_error %v; served again within %s",
