@@ -1,6 +1,6 @@
 // The envoymodule is the limiter inside Envoy: a shared object that Envoy loads as a dynamic module. It decides
-// requests in Envoy's own process, by the rules and counters of ratelimitd. docs/do/envoy-module.md says how it is
-// built and configured.
+// requests in Envoy's own process, by the rules and counters of ratelimitd. docs/do/envoy-module.md explains how to
+// build and configure it.
 //
 //	CGO_ENABLED=1 go build -buildmode=c-shared -o libratelimitd.so .
 //

@@ -27,7 +27,7 @@ type Decision struct {
 	// FailClosed.
 	Statuses []Status
 
-	// Headers are for the answer to the client, as the rules say.
+	// Headers are the headers for the client, according to the rules.
 	Headers []Header
 
 	// Source is the origin of the answer.
@@ -75,7 +75,7 @@ type Header struct {
 	Value string
 }
 
-// Source is where an answer comes from.
+// Source is the basis of an answer.
 type Source uint8
 
 // The sources.
@@ -90,7 +90,7 @@ const (
 // Sources is the number of sources, for arrays by source such as client.Stats.Decisions.
 const Sources = int(FailClosed) + 1
 
-// MarshalText makes logs and JSON contain the name.
+// MarshalText encodes the name, for logs and JSON.
 func (s Source) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (s Source) String() string {

@@ -126,7 +126,7 @@ func (t *turn) leave() {
 		return
 	}
 	if known := time.Until(l.room); known > 0 && known <= fresh && lines.byID[t.id] == l {
-		time.AfterFunc(known, func() { lines.forget(t.id, l) }) // whoever comes until then need not ask
+		time.AfterFunc(known, func() { lines.forget(t.id, l) }) // callers that join until then need not ask
 		return
 	}
 	lines.remove(t.id, l)
@@ -172,7 +172,7 @@ func (t *turn) trusts() bool {
 	return time.Since(t.line.at) <= fresh
 }
 
-// room is when there will be room, as far as the last answer knows.
+// room returns when there will be room, according to the last answer.
 func (t *turn) room() time.Time {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()

@@ -63,7 +63,7 @@ type Amount struct {
 	// hits. Hits and Units are added.
 	Units map[string]uint64
 	// Peek reads the limit and counts nothing. Remaining of the status shows the remaining hits. A peek is allowed even if
-	// there are none.
+	// no hits remain.
 	Peek bool
 }
 

@@ -60,7 +60,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return r.holder.Cancel(ctx)
 }
 
-// Extend makes the reservation last for ttl from now, if it would end earlier.
+// Extend lets the reservation last for ttl from now, if it would end earlier.
 func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 	if r.holder == nil {
 		return nil

@@ -30,14 +30,14 @@ func (l *Limiter) release(c *call) {
 	l.calls.Put(c)
 }
 
-// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted where
-// the rules say so. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis'
+// Decide decides one request. The hits of an allowed request are counted; the hits of a denied one are counted if the
+// rules count them. The error is limits.ErrInvalid if the request cannot be decided. If Redis fails, it is Redis'
 // error, unless on_error decides.
 func (l *Limiter) Decide(ctx context.Context, r *Request) (Decision, error) {
 	return l.observed(ctx, r, nil)
 }
 
-// observed decides, and shows the decision to the observer. numbers replace those of the rule; nil: none do.
+// observed decides, and shows the decision to the observer. numbers replace those of the rule, unless they are nil.
 func (l *Limiter) observed(ctx context.Context, r *Request, numbers *override.Numbers) (Decision, error) {
 	if l.observer == nil {
 		return l.decide(ctx, r, numbers)
@@ -59,7 +59,7 @@ func (l *Limiter) decide(ctx context.Context, r *Request, numbers *override.Numb
 	return d, err
 }
 
-// ask makes a decision.
+// ask decides the request of a call.
 func (l *Limiter) ask(ctx context.Context, c *call, maxDelay time.Duration) (d Decision, err error) {
 	f := l.facts()
 	if err := f.checkDecide(c.request.Domain, c.request.Descriptors); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// failed returns the error of a decision that was not made; nil: it was.
+// failed returns the error of a failed decision, or nil.
 func failed(err error) error {
 	if invalid, ok := errors.AsType[*limiter.InvalidError](err); ok {
 		return fmt.Errorf("%w: %s", limits.ErrInvalid, invalid.Message)

@@ -27,7 +27,7 @@ type facts struct {
 // maxRemembered is the most combinations of domain and keys in hasKeys. A program has a few.
 const maxRemembered = 1000
 
-// canMatch reports whether a rule can match the keys of these entries, whatever their values are.
+// canMatch reports whether a rule can match the keys of these entries, regardless of their values.
 func (f *facts) canMatch(name string, entries []descriptor.Entry) bool {
 	var space [256]byte
 	id := append(binary.AppendUvarint(space[:0], uint64(len(name))), name...)

@@ -17,7 +17,7 @@ const (
 	keyedKey    = "id"
 )
 
-// Keyed is one limit for each ID: each customer, address or API key has its own counter. NewKeyed makes one.
+// Keyed is one limit for each ID: each customer, address or API key has a separate counter. NewKeyed creates one.
 //
 // It is a Limiter with one rule, so it has the same algorithms and counters, in memory or in Redis. It is a
 // limits.Decider and a limits.Reserver, for middleware: see httplimit.ByKey.
@@ -117,7 +117,7 @@ func (k *Keyed) Refund(ctx context.Context, id string, n uint64) error {
 	return k.limiter.Refund(ctx, request(id, n))
 }
 
-// Reset forgets all that an ID has done.
+// Reset clears the counter of an ID.
 func (k *Keyed) Reset(ctx context.Context, id string) error {
 	return k.limiter.Reset(ctx, keyedDomain, keyedKey, id)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// Limiter decides requests. New and Open make one.
+// Limiter decides requests. New and Open create one.
 type Limiter struct {
 	engine   *limiter.Limiter
 	observer Observer
@@ -44,8 +44,8 @@ func New(domain string, rules ...Rule) (*Limiter, error) {
 	return Open(context.Background(), Options{Domains: []Domain{{Name: domain, Rules: rules}}})
 }
 
-// Open reads the rules and returns a limiter. It fails if there are no usable rules, if rules in code have a mistake,
-// or if an option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
+// Open reads the rules and returns a limiter. It fails without usable rules, if rules in code have a mistake, or if an
+// option is wrong. It waits for Redis only to read overrides there: for 2 s at most, or until ctx is done.
 func Open(ctx context.Context, o Options) (*Limiter, error) {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Limiter{options: o, observer: o.Observer, log: o.Logger, strict: o.Dir == nil && !o.AllowUnmatched}
@@ -83,7 +83,7 @@ func (l *Limiter) open(ctx context.Context, o *Options) error {
 	return nil
 }
 
-// openRules makes the rules active, and follows the files of a directory.
+// openRules activates the rules, and follows the files of a directory.
 func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 	if o.Dir == nil && o.Files == nil && len(o.Domains) == 0 {
 		return errors.New("there are no rules: set Options.Domains, Options.Files or Options.Dir")
@@ -107,7 +107,7 @@ func (l *Limiter) openRules(o *Options, settings limiter.Settings) error {
 	return nil
 }
 
-// openCounters makes the counters, and the limiter that uses them.
+// openCounters opens the counters, and the limiter that uses them.
 func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error) {
 	if o.Store != nil {
 		counters, err = o.Store.Open(&l.work.Tasks, parts.StoreOptions{MaxCounters: o.MaxCounters, Logger: o.Logger})
@@ -130,8 +130,8 @@ func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error)
 // longestFirstRead is how long Open may wait for overrides.
 const longestFirstRead = 2 * time.Second
 
-// openOverrides makes the limiter follow overrides; nil: there are none. Operators remove overrides that have ended,
-// not this process.
+// openOverrides applies the overrides of a source to the limiter. It returns nil without a source. Operators remove
+// overrides that have ended, not this process.
 func (l *Limiter) openOverrides(o *Options, counters *parts.Counters) (*parts.Overrides, error) {
 	source := counters.Overrides
 	if o.Overrides != nil {

@@ -18,7 +18,7 @@ type (
 	Decision = limits.Decision
 	// Status is the answer for one descriptor.
 	Status = limits.Status
-	// Source is where an answer comes from.
+	// Source is the basis of an answer.
 	Source = limits.Source
 	// Header is one header for the client.
 	Header = limits.Header
@@ -41,7 +41,7 @@ const (
 	OnFailureLocal   = limits.OnFailureLocal   // this process counts
 )
 
-// Where an answer comes from.
+// The bases of an answer.
 const (
 	Counted = limits.Counted // the counters were asked
 	OnError = limits.OnError // Redis did not answer, and on_error of a rule decided

@@ -27,7 +27,7 @@ type Options struct {
 	// no limit. With Dir such requests always pass, because an operator may remove a rule.
 	AllowUnmatched bool
 
-	// Store is where counters live: redisstore.New returns one in Redis. Nil: in the memory of this process.
+	// Store holds the counters: redisstore.New returns one in Redis. Nil counts in the memory of this process.
 	Store *Store
 
 	// Overrides are the numbers that operators set for one customer each: rulefiles.Overrides reads them from a file.
@@ -41,7 +41,7 @@ type Options struct {
 	// AllOrNothing is for domains without admission: a denied request consumes nothing under any of its descriptors.
 	AllOrNothing bool
 
-	// Headers are the headers for clients of domains without headers of their own. Default none.
+	// Headers are the headers for clients, for domains that do not define headers. Default none.
 	Headers Headers
 
 	// MaxCounters is the most counters in memory. Default 2,000,000; a counter takes about 100 bytes.
@@ -50,7 +50,7 @@ type Options struct {
 	// Observer is called after each decision of Decide, Allow, Wait and Reserve. Default none.
 	Observer Observer
 
-	// Logger gets messages about files and connections. Default slog.Default().
+	// Logger logs messages about files and connections. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -67,11 +67,11 @@ const (
 	HeadersRetryAfter = Headers(descriptor.HeadersRetryAfter) // Retry-After on denials
 )
 
-// Store is where counters live. Package redisstore makes one.
+// Store holds the counters. Package redisstore creates one.
 type Store = parts.Store
 
 // RuleFiles are rule files that may change. Package rulefiles finds them.
 type RuleFiles = parts.Rules
 
-// Overrides are a source of numbers that each are for one customer. Package rulefiles makes one.
+// Overrides are a source of numbers that each are for one customer. Package rulefiles creates one.
 type Overrides = parts.Source

@@ -44,7 +44,7 @@ func (l *Limiter) reserve(ctx context.Context, r *Request, numbers *override.Num
 	return held, err
 }
 
-// hold makes a reservation.
+// hold reserves the hits of a call's request.
 func (l *Limiter) hold(ctx context.Context, c *call, r *Request, o ReserveOptions) (*Reservation, error) {
 	for i := range c.request.Descriptors {
 		if d := &c.request.Descriptors[i]; len(d.Amounts) == 0 && d.Hits == 0 {

@@ -43,7 +43,7 @@ type Rule struct {
 	Condition bool
 
 	Shadow       bool             // measure the limits and enforce none of them
-	OnFailure    limits.OnFailure // if the counters cannot be read; the default comes from Options
+	OnFailure    limits.OnFailure // applies if the counters cannot be read; the default comes from Options
 	Reservations bool             // allow Reserve
 
 	overridable bool // calls may bring other numbers along
@@ -53,7 +53,7 @@ type Rule struct {
 type Limit struct {
 	Name     string
 	Requests uint64
-	// in whole milliseconds; counted in the largest unit up to a day that divides it: 24 h are one day
+	// Window is in whole milliseconds. It is counted in the largest unit up to a day that divides it: 24 h are one day.
 	Window    time.Duration
 	Algorithm Algorithm
 
@@ -73,7 +73,7 @@ func (a Algorithm) String() string {
 	return descriptor.AlgorithmNames[a]
 }
 
-// MarshalText makes logs and JSON contain the name.
+// MarshalText encodes the name, for logs and JSON.
 func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // The algorithms. docs/learn/algorithms.md helps to choose.
@@ -115,7 +115,7 @@ func AtOnce(n uint64, freeAfter time.Duration) Limit {
 // Per allows n requests in each window of the clock.
 func Per(n uint64, window time.Duration) Limit { return Limit{Requests: n, Window: window} }
 
-// pairs returns the domain as the content of a rule file, so that rules in code have no meaning of their own.
+// pairs returns the domain as the content of a rule file, so that rules in code have the same meaning as files.
 func (d *Domain) pairs() (yamlform.Pairs, error) {
 	if len(d.Rules) == 0 {
 		return nil, errors.New("it has no Rules, so it limits nothing")
@@ -266,7 +266,7 @@ var inCode = strings.NewReplacer(
 	"`concurrency`", "Concurrency",
 )
 
-// isRuleFile reports whether a file has rules, judging by its name: tests of rules have a name of their own.
+// isRuleFile reports whether a file has rules, judging by its name: tests of rules have different names.
 func isRuleFile(name string) bool {
 	ext := path.Ext(name)
 	return (ext == ".yaml" || ext == ".yml") && !strings.HasSuffix(strings.TrimSuffix(name, ext), "_test")

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/tlsfiles"
 )
 
-// adminOptions say who may use the admin port, and how it is encrypted.
+// adminOptions define who may use the admin port, and its encryption.
 type adminOptions struct {
 	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"A token with all rights for the admin port. Prefer the file."`
 	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"Tokens for the admin port, one on each line: [NAME] [ROLE] TOKEN. Roles: read, and operate (the default)."`

@@ -17,13 +17,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/operator/serviceclient"
 )
 
-// Exit codes of subcommands, besides 0, 1 for a failure and 2 for an invalid command line.
+// Exit codes of subcommands. All commands also use 0, 1 for a failure and 2 for an invalid command line.
 const (
 	exitNothing   = 3 // no rule matches
 	exitOverLimit = 4 // the request is denied
 )
 
-// verdict is an exit code without a message: the output says why.
+// verdict is an exit code without a message, because the output has the reason.
 type verdict int
 
 // Error implements error.
@@ -89,7 +89,7 @@ func parseRequestLimit(s string) (*limiter.RequestLimit, error) {
 	return &limiter.RequestLimit{Requests: uint32(n), Unit: int32(unit), Multiplier: uint32(multiplier)}, nil
 }
 
-// connectOptions say how to connect to a server.
+// connectOptions configure the connection to a server.
 type connectOptions struct {
 	TLS        bool          `help:"Use TLS. The next four flags turn it on too."`
 	CA         string        `placeholder:"FILE" help:"CA certificates to trust. Unset: the system's."`
@@ -122,7 +122,7 @@ func (o *connectOptions) dial(server, token, defaultPort string) (*serviceclient
 	return client, nil
 }
 
-// tokenOptions say which token is sent.
+// tokenOptions select the token to send.
 type tokenOptions struct {
 	Token     string `env:"RATELIMITD_ADMIN_TOKEN" help:"Token to send. Other users can see command lines, so prefer the variable or --token-file."`
 	TokenFile string `env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"File of tokens. The first one is sent."`
@@ -146,7 +146,7 @@ func (o *tokenOptions) admin(connect *connectOptions, server string, warn io.Wri
 	return connect.dial(server, token, "6070")
 }
 
-// portOptions say which admin port a command calls, and how.
+// portOptions select the admin port that a command calls, and configure the connection.
 type portOptions struct {
 	Server  string         `short:"s" default:"localhost:6070" placeholder:"ADDRESS" help:"Address of the server's admin port."`
 	Token   tokenOptions   `embed:"" group:"Connection"`

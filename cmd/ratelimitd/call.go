@@ -85,7 +85,7 @@ func (o *callCommand) request() (*serviceclient.Request, error) {
 	return &serviceclient.Request{Domain: o.Ask.Domain, Descriptors: entries, Hits: o.Hits, Limit: limit}, nil
 }
 
-// load is the load of --count; nil: one request.
+// load returns the load of --count, or nil for a single request.
 func (o *callCommand) load() (*serviceclient.Load, error) {
 	switch {
 	case o.Count < 0 || o.Count > serviceclient.MaxCount:

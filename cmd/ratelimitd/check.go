@@ -107,7 +107,7 @@ func (o *checkCommand) regions() (names []string, err error) {
 	return names, nil
 }
 
-// orDomains returns the paths, or the default directory if there are none.
+// orDomains returns the paths, or the default directory without paths.
 func orDomains(paths []string) ([]string, error) {
 	if len(paths) > 0 {
 		return paths, nil

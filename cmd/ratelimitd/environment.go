@@ -81,7 +81,7 @@ func unknownVariables(model *kong.Application, environ []string) []string {
 	return unknown
 }
 
-// closeVariable is the variable that a name differs from in at most one letter of six; empty: none.
+// closeVariable returns the known variable that differs from a name in at most one letter of six, or "".
 func closeVariable(name string, known []string) string {
 	meant := yamlform.Closest(name, known)
 	if meant == "" || yamlform.Slips(name, meant) > max(1, len(meant)/6) {
@@ -90,7 +90,7 @@ func closeVariable(name string, known []string) string {
 	return meant
 }
 
-// variables is every variable of every flag of every command.
+// variables returns all variables of all flags of all commands.
 func variables(model *kong.Application) []string {
 	var names []string
 	_ = kong.Visit(model, func(n kong.Visitable, next kong.Next) error {

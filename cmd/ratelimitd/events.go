@@ -24,7 +24,7 @@ type eventOptions struct {
 // is not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
 const longestFlush = time.Second
 
-// events makes the sink of events, if they are on.
+// events opens the sink of events, if they are on.
 func (s *starting) events(_ context.Context, opts *service.Options) error {
 	o := &s.options.Events
 	scheme, _, _ := strings.Cut(strings.ToLower(o.To), "://")

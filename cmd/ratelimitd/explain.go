@@ -120,7 +120,8 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 	return o.write(s, report)
 }
 
-// isBucket reports whether the descriptors can be ids of quota buckets, whose order only rule files say.
+// isBucket reports whether the descriptors can be IDs of quota buckets. Only rule files define the order of their
+// pairs.
 func (o *explainCommand) isBucket(ids [][]descriptor.Entry) error {
 	if o.Server != "" {
 		return errors.New("--quota-bucket needs --rules: a server does not say in which order it matches the pairs " +

@@ -13,7 +13,7 @@ import (
 // name and replaces an earlier file. So neither an error nor an interruption leaves half a file.
 type newFile struct {
 	*os.File
-	target string // empty: written in place, as a pipe or a terminal is
+	target string // path of the finished file; empty for a pipe or a terminal, which is written in place
 }
 
 // createFile creates a file that takes its name only on commit. It fails immediately if the file cannot be written, not

@@ -10,7 +10,7 @@ import (
 const (
 	garbageBytes = 128 << 20 // target for garbage between two collections
 
-	// GOGC stays between these. The high one makes collections rare while the heap is small; the low one is Go's default.
+	// bounds of GOGC: the high one makes collections rare while the heap is small; the low one is Go's default
 	maxPercent, minPercent = 800, 100
 
 	// minChange is how far a target must move, in percent of the present one, before it is set: setting it stops the
@@ -64,8 +64,8 @@ func gcPercent(live uint64) int {
 }
 
 // memoryLimit returns the memory limit for a heap with this many live bytes, of which some are held for clients. The
-// percentage does not suffice: it holds from one collection to the next, and a heap that clients make grow in between
-// would be allowed many times its size.
+// percentage does not suffice, because it only changes at a collection. A heap that clients grow in between would be
+// allowed many times its size.
 func memoryLimit(live, held, most int64) int64 {
 	own := max(live-held, 0)
 	return own + max(own, garbageBytes) - garbageBytes + besidesHeap + most*7/4

@@ -55,7 +55,7 @@ func main() {
 }
 
 // stopSignals end a command cleanly. SIGHUP is one of them, because it shuts down envoyproxy/ratelimit cleanly too,
-// unless nohup makes this process ignore it.
+// unless this process runs under nohup.
 func stopSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -169,7 +169,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	return parser, checkEnvironment(parser.Model, os.Environ())
 }
 
-// parser knows all commands and their flags.
+// parser returns the parser with all commands and their flags.
 func (c *cli) parser(options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(c, append([]kong.Option{
 		kong.Name("ratelimitd"),

@@ -39,7 +39,7 @@ type ruleOptions struct {
 	RuntimeAppdir string `name:"runtime-appdirectory" env:"RUNTIME_APPDIRECTORY" default:"config" help:"Third part of the rule directory."`
 }
 
-// dir is the directory of rule files, and the settings that it comes from.
+// dir returns the directory of rule files, and the settings that it comes from.
 func (o *ruleOptions) dir() (folder, because string) {
 	if o.Rules != "" {
 		return o.Rules, "--rules"
@@ -223,7 +223,7 @@ type bothRedisOptions struct {
 	SkipHostname bool          `name:"tls-skip-hostname-verification" env:"TLS_SKIP_HOSTNAME_VERIFICATION" help:"Do not check the server's name in its certificate."`
 }
 
-// given reports whether settings of a Redis are set, besides its URL.
+// given reports whether any setting of a Redis other than its URL is set.
 func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
@@ -244,7 +244,7 @@ func (o *backendOptions) longestAnswer() time.Duration {
 	return o.answerWithin(&o.Redis)
 }
 
-// connection says how to connect to one Redis. settings is the prefix of its variables, for errors.
+// connection returns the options of the connection to one Redis. settings is the prefix of its variables, for errors.
 func (o *backendOptions) connection(one *redisOptions, settings string, log *slog.Logger) redisconn.Options {
 	return redisconn.Options{
 		Settings:     settings,
@@ -346,7 +346,7 @@ type logOptions struct {
 	Format string `name:"log-format" env:"LOG_FORMAT" oneof:"text,json" otherwise:"text" default:"text" placeholder:"text|json" help:"Format of log lines."`
 }
 
-// logger makes the logger that writes to w, and its level, which can be changed.
+// logger returns the logger that writes to w, and its level, which can be changed.
 func (o *logOptions) logger(w io.Writer) (*slog.Logger, *logging.Level, error) {
 	level := new(logging.Level)
 	if err := level.Set(o.Level); err != nil {

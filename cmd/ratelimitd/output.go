@@ -8,7 +8,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// outputOptions say how a result is written.
+// outputOptions select the format of a result.
 type outputOptions struct {
 	Output string `short:"o" enum:"table,json,yaml" default:"table" help:"Output format: table, json or yaml."`
 	JSON   bool   `help:"Short for -o json."`

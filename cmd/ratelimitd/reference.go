@@ -21,8 +21,8 @@ func arguments(line []string) []string {
 	return line[1:]
 }
 
-// asReference leaves out the arguments that serve does not know, if the program was called by envoyproxy/ratelimit's
-// name. A command by its name stays a command.
+// asReference leaves out the arguments that serve does not have, if the program was called by envoyproxy/ratelimit's
+// name. The name of a command stays a command.
 func asReference(model *kong.Application, args []string) (kept, ignored []string) {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") && unknownCommand(model, args) == nil {
 		return args, nil

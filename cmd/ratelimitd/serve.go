@@ -143,7 +143,7 @@ type starting struct {
 	tasks    assembly.Tasks
 }
 
-// start makes the service: it does everything that can fail. Nothing is answered before the service runs.
+// start creates the service: it does everything that can fail. Nothing is answered before the service runs.
 func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *logging.Level,
 	budget *intake.Budget) (*service.Service, error) {
 	o.warn(log)
@@ -156,7 +156,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		s.answers, s.counters, s.regions, s.events, s.reservations, s.encrypt, s.trace, s.access, s.rules, s.overrides,
 	} {
 		if err := read(ctx, &opts); err != nil {
-			_ = s.tasks.Close() // the error says more
+			_ = s.tasks.Close() // the caller gets the more useful error
 			return nil, err
 		}
 	}
@@ -271,7 +271,7 @@ func (s *starting) trace(ctx context.Context, opts *service.Options) error {
 	return nil
 }
 
-// rules says where the rules come from.
+// rules sets the source of the rules.
 func (s *starting) rules(_ context.Context, opts *service.Options) (err error) {
 	o := &s.options.Rules
 	opts.Rules = service.Rules{Force: o.Force, AtLeastOne: o.AtLeastOne}

@@ -16,7 +16,7 @@ const overridesInRedis = "redis" // a value of RATELIMITD_OVERRIDES
 
 var errNoRedisForOverrides = errors.New("RATELIMITD_OVERRIDES=redis needs REDIS_URL: set it to host:port")
 
-// overrides says where overrides are, if they are on.
+// overrides sets the source of overrides, if they are on.
 func (s *starting) overrides(_ context.Context, opts *service.Options) (err error) {
 	o, counting := &s.options.Overrides, &s.options.Backend
 	opts.Overrides = service.Overrides{Name: o.From, Copy: o.Copy}

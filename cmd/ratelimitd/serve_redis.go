@@ -22,7 +22,7 @@ const (
 // minCacheBytes is the size of envoyproxy/ratelimit's cache if the setting is smaller or negative.
 const minCacheBytes = 512 << 10
 
-// counters says where counters live.
+// counters sets the store of counters.
 func (s *starting) counters(_ context.Context, opts *service.Options) error {
 	o := &s.options.Backend
 	inRedis, err := o.redis()
@@ -81,7 +81,7 @@ func (s *starting) logCounters(opts *assembly.Options) {
 	}
 }
 
-// redis says how to reach one Redis. settings is the prefix of its variables.
+// redis returns the options for one Redis. settings is the prefix of its variables.
 func (s *starting) redis(settings string, o *redisOptions) *assembly.Redis {
 	all := &s.options.Backend
 	return &assembly.Redis{

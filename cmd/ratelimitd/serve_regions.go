@@ -90,7 +90,7 @@ func (o *regionOptions) list() (*regionList, error) {
 	return l, nil
 }
 
-// regions says how to reach the other regions, if there are some.
+// regions sets the addresses of the other regions, if there are some.
 func (s *starting) regions(_ context.Context, opts *service.Options) error {
 	o := &s.options.Regions
 	list, err := o.list()

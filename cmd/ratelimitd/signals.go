@@ -42,7 +42,7 @@ func untilSignal(signals ...os.Signal) context.Context {
 // their context.
 const giveUp = time.Second
 
-// interruptible runs a command until it ends, or until a signal. After a signal the exit code says which signal it was,
+// interruptible runs a command until it ends, or until a signal. After a signal the exit code identifies the signal,
 // and no incomplete file is left.
 func interruptible(ctx context.Context, command runner, s streams) error {
 	ended := make(chan error, 1)

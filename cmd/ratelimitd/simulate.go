@@ -253,7 +253,7 @@ func fit(rules *simulate.Rules, all []override.Placed) {
 
 // verdictFile is the file of verdicts.
 type verdictFile struct {
-	*newFile // nil: verdicts are not written
+	*newFile // nil if verdicts are not written
 	w        *bufio.Writer
 }
 
@@ -307,7 +307,7 @@ func (o *simulateCommand) writeTo(out io.Writer, r *simulate.Report) error {
 	}, func(w io.Writer) error { return report.WriteJSON(w, r) })
 }
 
-// verdict is the error for a report; nil: all is well.
+// verdict returns the error for a report, or nil if all is well.
 func (o *simulateCommand) verdict(r *simulate.Report) error {
 	unmatched := r.New.NoRule + r.New.UnknownDomain
 	if len(o.FailOn) > 0 && unmatched == r.Requests {

@@ -126,7 +126,7 @@ func (o *testCommand) write(out io.Writer, junit *newFile, r *ruletest.Report) e
 	}, func(w io.Writer) error { return ruletest.WriteJSON(w, r) })
 }
 
-// verdict is the error for a report; nil: all is well.
+// verdict returns the error for a report, or nil if all is well.
 func (o *testCommand) verdict(r *ruletest.Report) error {
 	switch percent := r.Coverage.Percent(); {
 	case r.Bad > 0:

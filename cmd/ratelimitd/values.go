@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
 )
 
-// Tags of a flag say which values are allowed. Errors about other values name the allowed ones:
+// Tags of a flag define its allowed values. Errors about other values name the allowed ones:
 //
 //	range:"1..65535"      of numbers and times; either end may be left out
 //	oneof:"tcp,udp"       of texts, in upper or lower case
@@ -22,7 +22,7 @@ import (
 //	nonempty:""           of texts: an empty variable counts as unset
 //
 // envoyproxy/ratelimit accepts every value that it can read. So its variables adjust a value instead of rejecting it,
-// and the log says so once (adjustments.go).
+// and log that once (adjustments.go).
 //
 //	clamp:"1..65535"      a value outside becomes the nearer end
 //	nonpositive:"10s"     a value of 0 or less becomes this
@@ -81,7 +81,7 @@ func (flagValue) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 // errNoValue is about a flag at the end of the command line.
 var errNoValue = errors.New("needs a value")
 
-// textValue reads texts. A text of the tag oneof gets the spelling of the tag.
+// textValue reads texts. A text of the tag oneof is changed to the spelling of the tag.
 type textValue struct{ adjusted *adjustments }
 
 // Decode implements kong.Mapper.

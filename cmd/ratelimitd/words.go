@@ -51,8 +51,8 @@ func unknownCommand(model *kong.Application, args []string) error {
 	return fmt.Errorf("unknown command %q: use one of %s", args[0], strings.Join(names, ", "))
 }
 
-// unknownFlag is the error for the first flag that the command does not have; nil: it has all of them. Kong's own error
-// suggests a name only for two slips or fewer, and not for --maxMetricSeries.
+// unknownFlag returns the error for the first flag that the command does not have, or nil. Kong's own error suggests a
+// name only for two slips or fewer, and not for --maxMetricSeries.
 func unknownFlag(model *kong.Application, args []string) error {
 	command := model.DefaultCmd
 	if len(args) > 0 {

@@ -81,7 +81,7 @@ func newServer(limiter limits.Decider) *grpc.Server {
 	return server
 }
 
-// call makes calls. Denied calls are repeated when the service says.
+// call makes calls. Denied calls are repeated at the time that the service returns.
 func call(ctx context.Context, target string, calls int) error {
 	o := grpclimit.ClientOptions{Attempts: 20}
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),

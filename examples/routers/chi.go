@@ -12,7 +12,7 @@ import (
 )
 
 // Chi limits each route. Middleware of Use runs before chi has found the route, so httplimit.Pattern would find none.
-// The key asks for the route instead. It finds routes of mounted routers, too.
+// The key looks up the route instead. It finds routes of mounted routers, too.
 func Chi(limiter limits.Decider) http.Handler {
 	r := chi.NewRouter()
 	route := httplimit.Func("route", func(q *http.Request) (string, bool) {

@@ -9,10 +9,10 @@ import (
 // Layers stand in front of a store that counts. The fields are in the order of the layers: a take passes the last one
 // first. Open and Put set the Store of their options.
 type Layers struct {
-	Denials *overlimit.Options // remembers final denials; nil: nothing does
+	Denials *overlimit.Options // options of the cache of final denials; nil without a cache
 
 	// Leases take permits in batches. They are in front of the denial cache: a refund must reach the cache to clear it,
-	// and a cached denial must not hide permits that this process holds. Nil: every take is counted on its own.
+	// and a cached denial must not hide permits that this process holds. Nil charges every take separately.
 	Leases *lease.Options
 
 	// Regions returns the layer that counts limits with another home in that region. It stands in front of all stores of
@@ -56,8 +56,8 @@ func (c *Chain) Put(counts backend.Store, l Layers) (err error) {
 	return nil
 }
 
-// Forget makes the layers forget the denials of a counter to which another replica gave hits back. cleared: the counter
-// was reset, so its permits are void too.
+// Forget drops the layers' denials of a counter to which another replica gave hits back. cleared reports that the
+// counter was reset, so its permits are void too.
 func (c *Chain) Forget(key []byte, cleared bool) {
 	if c.Denials != nil {
 		c.Denials.Forget(key)
@@ -89,7 +89,7 @@ func (c *Chain) cleared() {
 	}
 }
 
-// GaveBack makes this replica, and others where needed, forget the denial of a counter.
+// GaveBack drops the denial of a counter, on this replica and on others where needed.
 func (c *Chain) GaveBack(t *backend.Take, o *backend.Outcome) {
 	if c.Denials != nil { // else the others have none either
 		c.Denials.GaveBack(t, o)

@@ -15,12 +15,12 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Options say where counters live.
+// Options configure the counters of a process.
 type Options struct {
 	MaxCounters int // the most counters in memory; default memory.DefaultMaxCounters
 
-	Redis     *Redis // the Redis for counters; nil: counters are in memory
-	PerSecond *Redis // a second Redis, for limits per second; nil: Redis counts them too
+	Redis     *Redis // Redis for counters; nil for counters in memory
+	PerSecond *Redis // second Redis, for limits per second; nil if Redis counts them too
 
 	KeyPrefix  string        // prefix of all keys in Redis
 	LyftKeys   bool          // use the keys of envoyproxy/ratelimit in Redis
@@ -30,7 +30,7 @@ type Options struct {
 
 	Regions func(here backend.Store) (Regions, error) // see Layers
 
-	Metrics metric.Registry // nil: no metrics
+	Metrics metric.Registry // nil for no metrics
 	Logger  *slog.Logger    // default slog.Default()
 }
 
@@ -96,7 +96,7 @@ func Open(tasks *Tasks, o Options) (*Counters, error) {
 	return c, nil
 }
 
-// openMemory makes the store that counts in memory.
+// openMemory returns a store that counts in memory.
 func (c *Counters) openMemory(tasks *Tasks, o *Options) backend.Store {
 	store := memory.New(memory.Options{MaxCounters: o.MaxCounters, Metrics: o.Metrics})
 	tasks.Add(store.Run)
@@ -104,7 +104,7 @@ func (c *Counters) openMemory(tasks *Tasks, o *Options) backend.Store {
 	return store
 }
 
-// openRedis makes the store that counts in Redis, and one in memory for on_error: local.
+// openRedis returns a store that counts in Redis, and sets the one in memory for on_error: local.
 func (c *Counters) openRedis(tasks *Tasks, o *Options, resets *redis.Invalidations) (backend.Store, error) {
 	if o.LyftKeys {
 		c.Keys.Format = descriptor.KeysLyft

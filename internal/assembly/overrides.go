@@ -31,7 +31,7 @@ func Follow(tasks *Tasks, l *limiter.Limiter, source override.Source) *Overrides
 // overridePool is the number of connections for overrides: one waits for changes.
 const overridePool = 4
 
-// Overrides makes a source that reads overrides from a Redis. counted counts its connections; it may be nil.
+// Overrides returns a source that reads overrides from a Redis. counted counts its connections; it may be nil.
 func (r *Redis) Overrides(tasks *Tasks, counted *redisconn.Connections,
 	o redissource.Options) (*redissource.Source, error) {
 	connect := r.Connect

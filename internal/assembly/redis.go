@@ -11,15 +11,16 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Redis says how to reach a Redis.
+// Redis has the options for reaching a Redis.
 type Redis struct {
-	// of the program: its address and credentials count, or the client itself if its type is unknown; nil: Connect does
+	// Client is the program's client: its address and credentials replace those of Connect. A client of an unknown type is
+	// used itself. Nil uses Connect.
 	Client  goredis.UniversalClient
 	Connect redisconn.Options // without Breaker and Connections
 
 	Timeout time.Duration   // longest wait for an answer
 	Sharded bool            // several servers or slots are behind the address
-	Metrics metric.Registry // registers the metrics of connections and breakers; nil: there are none
+	Metrics metric.Registry // registers the metrics of connections and breakers; nil for none
 }
 
 // Connected is a Redis that has counters.
@@ -51,8 +52,8 @@ func (r *Redis) Dial(tasks *Tasks, o redisconn.Options) (goredis.UniversalClient
 // the time.
 const backgroundPool = 2
 
-// shareInvalidations makes the processes that share a Redis learn of each other's resets and refunds. The messages
-// about them go through the Redis of most counters, including those for counters in the Redis for limits per second.
+// shareInvalidations sends resets and refunds to the other processes that share the Redis, and applies theirs. The
+// messages go through the Redis of most counters, including those for counters in the Redis for limits per second.
 func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalidations, error) {
 	connect := o.Redis.Connect
 	// the client that counts logs the same
@@ -70,7 +71,7 @@ func (c *Counters) shareInvalidations(tasks *Tasks, o *Options) (*redis.Invalida
 	return resets, nil
 }
 
-// connect makes the store of one Redis.
+// connect opens the store of one Redis.
 func (c *Counters) connect(tasks *Tasks, o *Options, r *Redis, resets *redis.Invalidations) (*redis.Store, error) {
 	found := &Connected{Settings: r.Connect.Settings, Connections: new(redisconn.Connections),
 		Breakers: new(redisconn.OpenBreakers)}

@@ -12,7 +12,7 @@ import (
 
 // replicas is the number of replicas that share the limits.
 type replicas struct {
-	counted atomic.Int64 // the number of replicas found in Redis; 0: not counted yet
+	counted atomic.Int64 // number of replicas found in Redis; 0 until they are counted
 }
 
 func (r *replicas) register(o *Options) {

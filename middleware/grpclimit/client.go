@@ -33,7 +33,7 @@ type ClientOptions struct {
 	// MaxWait bounds the time that a call waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
-	// Decider limits the calls that are made; nil: they are not limited. A call waits until it is allowed, before each
+	// Decider limits the calls that are made. Nil does not limit them. A call waits until it is allowed, before each
 	// repetition too. If the wait cannot succeed, the error is RESOURCE_EXHAUSTED.
 	Decider limits.Decider
 
@@ -47,14 +47,14 @@ type ClientOptions struct {
 	// value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
-	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	// Logger logs the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// UnaryClientInterceptor repeats calls that a server denied with RESOURCE_EXHAUSTED, if it said when: in a
-// google.rpc.RetryInfo or in the metadata retry-after. It waits that long, plus a random time. It returns the denial at
-// once after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the options
-// cannot be used.
+// UnaryClientInterceptor repeats calls that a server denied with RESOURCE_EXHAUSTED, if the denial has a time: in a
+// google.rpc.RetryInfo or in the metadata retry-after. It waits that long, plus a random time. It returns the denial
+// immediately after the last attempt, and if the deadline of the call or MaxWait would pass first. It panics if the
+// options cannot be used.
 //
 // RESOURCE_EXHAUSTED without a time has other causes too, such as a message that is too large, so it is not repeated.
 func UnaryClientInterceptor(o ClientOptions) grpc.UnaryClientInterceptor {
@@ -163,7 +163,8 @@ func pause(ctx context.Context, waits *gate.Waits, denial error, header, trailer
 	}
 }
 
-// retryAfter returns when the server wants a call to be repeated. False: it did not deny it, or did not say when.
+// retryAfter returns when the server wants a call to be repeated. It returns false if the server did not deny the call,
+// or set no time.
 func retryAfter(err error, from ...metadata.MD) (time.Duration, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() != codes.ResourceExhausted {
@@ -193,7 +194,7 @@ type repeated struct {
 
 	mu      sync.Mutex
 	now     grpc.ClientStream
-	request any // nil: not sent
+	request any // nil until it is sent
 }
 
 func (r *repeated) current() grpc.ClientStream {

@@ -1,10 +1,10 @@
 // Package grpclimit limits the calls of gRPC servers and clients, as interceptors of google.golang.org/grpc.
 //
-// UnaryServerInterceptor and StreamServerInterceptor make a limits.Request of each call, ask a limits.Decider, and call
-// the handler or answer RESOURCE_EXHAUSTED with a google.rpc.RetryInfo. UnaryClientInterceptor and
-// StreamClientInterceptor repeat calls that a server has denied in this way, when the server says, and ask a Decider
-// before each call if they have one. A ratelimit.Limiter (which decides in this process) and a client.Client (which
-// asks the service) are Deciders.
+// UnaryServerInterceptor and StreamServerInterceptor build a limits.Request from each call, ask a limits.Decider, and
+// call the handler or answer RESOURCE_EXHAUSTED with a google.rpc.RetryInfo. UnaryClientInterceptor and
+// StreamClientInterceptor repeat calls that a server has denied in this way, after the time in the denial, and ask a
+// Decider before each call if they have one. A ratelimit.Limiter (which decides in this process) and a client.Client
+// (which asks the service) are Deciders.
 //
 //	o := grpclimit.Options{Domain: "api", Descriptors: []grpclimit.Descriptor{
 //		{grpclimit.Metadata("x-api-key", "customer").Or("none"), grpclimit.Method("method")},
@@ -20,8 +20,8 @@
 //
 // # Values
 //
-// A Key makes one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and a
-// call without any descriptor is not limited. So use Or to give a value to each key that a client can leave out, or
+// A Key builds one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and
+// a call without any descriptor is not limited. So use Or to give a value to each key that a client can leave out, or
 // limit the client's address too. A value that is longer than 256 bytes or not UTF-8 becomes its hash.
 //
 // # Calls whose cost is known later

@@ -16,7 +16,7 @@ import (
 // Descriptor describes one descriptor of a limits.Request: one key for each level of the rule.
 type Descriptor []Key
 
-// Key makes one entry of a descriptor: a key of the rules, and a value from the call.
+// Key builds one entry of a descriptor: a key of the rules, and a value from the call.
 type Key struct {
 	value func(context.Context, *call) (string, bool)
 	entry gate.Entry
@@ -90,7 +90,7 @@ func Func(key string, value func(context.Context, *Call) (string, bool)) Key {
 	}}
 }
 
-// request makes a request to a decider. Nil: no descriptor has all its values.
+// request builds a request to a decider. It returns nil if every descriptor lacks a value.
 func request(ctx context.Context, domain string, descriptors []Descriptor, c *call) *limits.Request {
 	return gate.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(ctx, c)) })
 }

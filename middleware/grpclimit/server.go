@@ -47,14 +47,14 @@ type Options struct {
 	Actual func(context.Context, *Call) limits.Amount
 
 	// Headers adds ratelimit-limit, ratelimit-remaining and ratelimit-reset to the metadata of all answers; without it,
-	// only denials have them. If the rules say which headers clients get, these are always added instead.
+	// only denials have them. If the rules define the headers for clients, these are always added instead.
 	Headers bool
 
 	// OnFailure is what happens to a call if the Decider returns an error. Default limits.OnFailureAllow; every other
 	// value denies it with UNAVAILABLE.
 	OnFailure limits.OnFailure
 
-	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	// Logger logs the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 

@@ -40,8 +40,8 @@ type Transport struct {
 	// MaxWait bounds the time that a request waits for all its repetitions together. Default 30 s.
 	MaxWait time.Duration
 
-	// FirstWait is how long a request waits for its first repetition if the answer does not say how long; later waits are
-	// each twice as long as the one before. Default 1 s.
+	// FirstWait is how long a request waits for its first repetition if the answer has no time. Each later wait is twice
+	// as long as the one before. Default 1 s.
 	FirstWait time.Duration
 
 	// WaitHeaders are read, in this order, if an answer has no Retry-After, such as "RateLimit-Reset" or
@@ -55,8 +55,8 @@ type Transport struct {
 	// have the header Idempotency-Key.
 	Unavailable bool
 
-	// Decider limits the requests that are sent; nil: they are not limited. A request waits until it is allowed, before
-	// each repetition too. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
+	// Decider limits the requests that are sent. Nil does not limit them. A request waits until it is allowed, before each
+	// repetition too. If the wait cannot succeed, the error is limits.ErrTooLong or limits.ErrNever.
 	Decider limits.Decider
 
 	// Domain is the domain of the rules, if there is a Decider.
@@ -69,7 +69,7 @@ type Transport struct {
 	// value returns that error and sends nothing.
 	OnFailure limits.OnFailure
 
-	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	// Logger logs the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 
 	once sync.Once
@@ -80,7 +80,7 @@ type Transport struct {
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.once.Do(t.begin)
 	ctx := r.Context()
-	unsaid := cmp.Or(t.FirstWait, defaultFirstWait) // the next wait, if the answer does not say it
+	unsaid := cmp.Or(t.FirstWait, defaultFirstWait) // next wait after an answer without a time
 	waits := gate.Waits{Attempts: cmp.Or(t.Attempts, defaultAttempts) - 1, Left: cmp.Or(t.MaxWait, defaultMaxWait)}
 	for {
 		if err := t.wait(r); err != nil {
@@ -103,7 +103,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		again, err := copyOf(r)
 		if err != nil {
-			return answer, nil //nolint:nilerr // the denial says more than that its request has no second body
+			return answer, nil //nolint:nilerr // the denial is more useful than an error about the second body
 		}
 		next := time.Now().Add(wait)
 		drain(answer.Body)
@@ -191,7 +191,7 @@ func idempotent(r *http.Request) bool {
 
 const retryAfter = "Retry-After"
 
-// waitOf returns the wait that the answer asks for.
+// waitOf returns the wait that the answer demands.
 func (t *Transport) waitOf(h http.Header) (time.Duration, bool) {
 	wait, said := waitIn(h, retryAfter)
 	for i := 0; !said && i < len(t.WaitHeaders); i++ {
@@ -201,7 +201,8 @@ func (t *Transport) waitOf(h http.Header) (time.Duration, bool) {
 }
 
 // waitIn reads a header: seconds, a Unix time or a date. A time is compared with the answer's Date header, if there is
-// one, because the server's clock may differ from the clock of this machine. False: the header is missing or invalid.
+// one, because the server's clock may differ from the clock of this machine. It returns false if the header is missing
+// or invalid.
 func waitIn(h http.Header, name string) (time.Duration, bool) {
 	text := h.Get(name)
 	at, err := http.ParseTime(text)

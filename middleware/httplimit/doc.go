@@ -1,9 +1,9 @@
 // Package httplimit limits the requests of net/http servers and clients.
 //
-// New makes middleware for a server: it makes a limits.Request of each HTTP request, asks a limits.Decider, and calls
-// the next handler or answers 429. Transport is for clients: it repeats requests that a server denied, when the server
-// says, and asks a Decider before each request if it has one. A ratelimit.Limiter (which decides in this process) and a
-// client.Client (which asks the service) are Deciders.
+// New returns middleware for a server: it builds a limits.Request from each HTTP request, asks a limits.Decider, and
+// calls the next handler or answers 429. Transport is for clients: it repeats requests that a server denied, after the
+// time in the denial, and asks a Decider before each request if it has one. A ratelimit.Limiter (which decides in this
+// process) and a client.Client (which asks the service) are Deciders.
 //
 //	limit := httplimit.New(limiter, httplimit.Options{
 //		Domain: "api",
@@ -16,9 +16,9 @@
 //
 // # Values
 //
-// A Key makes one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and a
-// request without any descriptor is not limited. So use Or to give a value to each key that a client can leave out, or
-// limit the client's address too.
+// A Key builds one entry of a descriptor. A value that is missing or empty leaves its descriptor out, as in Envoy, and
+// a request without any descriptor is not limited. So use Or to give a value to each key that a client can leave out,
+// or limit the client's address too.
 //
 // A value that is longer than 256 bytes or not UTF-8 becomes its hash, so that clients cannot fill the store with long
 // values, and long tokens with the same prefix have separate counters.

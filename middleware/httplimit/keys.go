@@ -14,13 +14,13 @@ import (
 // Descriptor describes one descriptor of a limits.Request: one key for each level of the rule.
 type Descriptor []Key
 
-// Key makes one entry of a descriptor: a key of the rules, and a value from the request.
+// Key builds one entry of a descriptor: a key of the rules, and a value from the request.
 type Key struct {
 	value func(r *http.Request, m mux) (string, bool)
 	entry gate.Entry
 }
 
-// mux knows the pattern of a request before it is served.
+// mux returns the pattern of a request before it is served.
 type mux interface {
 	Handler(r *http.Request) (h http.Handler, pattern string)
 }
@@ -72,9 +72,9 @@ func Path(key string) Key {
 // next handler if that is a http.ServeMux, or else from the ServeMux that called the middleware. Requests that match no
 // pattern have no value.
 //
-// Of other routers it knows nothing, unless they set http.Request.Pattern before they call the middleware: echo does.
-// Above the routes of chi all requests would have no value, and share one counter with Or: examples/routers has the
-// lines for chi, gin and connect.
+// Pattern has no value with other routers, unless they set http.Request.Pattern before they call the middleware: echo
+// does. Above the routes of chi all requests would have no value, and share one counter with Or: examples/routers has
+// the lines for chi, gin and connect.
 func Pattern(key string) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, m mux) (string, bool) {
 		// a ServeMux may return the path that the client chose for CONNECT
@@ -107,7 +107,7 @@ func Func(key string, value func(*http.Request) (string, bool)) Key {
 	return Key{entry: gate.Entry{Key: key}, value: func(r *http.Request, _ mux) (string, bool) { return value(r) }}
 }
 
-// request makes a request to a decider. Nil: no descriptor has all its values.
+// request builds a request to a decider. It returns nil if every descriptor lacks a value.
 func request(domain string, descriptors []Descriptor, r *http.Request, m mux) *limits.Request {
 	return gate.Request(domain, descriptors, func(k *Key) (limits.Entry, bool) { return k.entry.Of(k.value(r, m)) })
 }

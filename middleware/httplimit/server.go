@@ -17,7 +17,7 @@ type Options struct {
 	// Descriptors define the descriptors of each request. A request passes if all of them have room.
 	Descriptors []Descriptor
 
-	// Mux knows the patterns of requests: see Pattern. Default: the next handler, if it is a *http.ServeMux.
+	// Mux finds the patterns of requests: see Pattern. Default: the next handler, if it is a *http.ServeMux.
 	Mux *http.ServeMux
 
 	// Cost returns the cost of a request. Nil charges one hit.
@@ -29,7 +29,7 @@ type Options struct {
 	Actual func(r *http.Request, status int, bytes int64) limits.Amount
 
 	// Headers adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to all responses; without it, only denials
-	// have them. If the rules say which headers clients get, these are always added instead.
+	// have them. If the rules define the headers for clients, these are always added instead.
 	Headers bool
 
 	// Denied answers a request that is denied. The headers are set; it writes status and body. d.Source is
@@ -40,7 +40,7 @@ type Options struct {
 	// value denies it.
 	OnFailure limits.OnFailure
 
-	// Logger gets the errors of the Decider, at most one line a second. Default slog.Default().
+	// Logger logs the errors of the Decider, at most one line a second. Default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -71,9 +71,9 @@ func New(d limits.Decider, o Options) func(http.Handler) http.Handler {
 	}
 }
 
-// ByKey returns middleware for a limit per key, such as a ratelimit.Keyed: each value of the key has a counter of its
-// own, responses have RateLimit headers, and a denial is 429 with Retry-After. It uses New with a domain and a
-// descriptor that a Keyed knows.
+// ByKey returns middleware for a limit per key, such as a ratelimit.Keyed: each value of the key has a separate
+// counter, responses have RateLimit headers, and a denial is 429 with Retry-After. It uses New with the domain and the
+// descriptor of a Keyed.
 //
 //	perKey, err := ratelimit.NewKeyed(ratelimit.PerMinute(100))
 //	...
@@ -88,7 +88,7 @@ type handler struct {
 	options Options
 	gate    *gate.Gate
 	next    http.Handler
-	mux     mux // nil: not known
+	mux     mux // nil if there is none
 }
 
 // ServeHTTP implements http.Handler.
@@ -158,7 +158,7 @@ type measured struct {
 	bytes  int64
 }
 
-// asUsed returns the response with the methods that handlers ask for. Only HTTP/1 has Hijack.
+// asUsed returns the response with the optional methods that handlers look for. Only HTTP/1 has Hijack.
 func (m *measured) asUsed() http.ResponseWriter {
 	if h, ok := m.ResponseWriter.(http.Hijacker); ok {
 		return struct {

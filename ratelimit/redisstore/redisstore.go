@@ -19,7 +19,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
-// Topology says whether a Redis is a single server, has Sentinels, or is a cluster.
+// Topology is the kind of a Redis: a single server, with Sentinels, or a cluster.
 type Topology string
 
 // The topologies.
@@ -29,8 +29,8 @@ const (
 	Cluster  Topology = "CLUSTER"
 )
 
-// Options say how to reach a Redis, and which keys counters have there. One of URL and Client is required. Errors name
-// the variables of the service: REDIS_URL is the field URL.
+// Options configure the connection to a Redis, and the keys of counters there. One of URL and Client is required.
+// Errors name the variables of the service: REDIS_URL is the field URL.
 type Options struct {
 	// Client is a client of the program, instead of the URL, Auth and TLS fields. A limiter connects as this client does:
 	// to the same servers, with the same dialer, TLS, user and password. It uses a separate pool, so that neither waits for
@@ -52,7 +52,7 @@ type Options struct {
 	SentinelAuth string // password of the sentinels, or user:password
 
 	TLS        bool   // encrypt connections
-	CACert     string // file of the authorities to trust; empty: the system's
+	CACert     string // file of the authorities to trust; empty for the system's
 	ClientCert string // file of the client certificate
 	ClientKey  string // file of its key
 
@@ -106,7 +106,7 @@ func (o *Options) open(tasks *parts.Tasks, s parts.StoreOptions) (*parts.Counter
 	return opened, nil
 }
 
-// address says how to reach the Redis, or why it cannot be used.
+// address returns the options for the Redis, or an error if it cannot be used.
 func (o *Options) address(log *slog.Logger) (*assembly.Redis, error) {
 	if o.Client != nil {
 		if o.URL != "" {

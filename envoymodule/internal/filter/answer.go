@@ -149,8 +149,7 @@ func (f *Filter) fail(s Stream, err error) Result {
 	return Stop
 }
 
-// headers returns the headers of the response: the ones that the rules ask for, and the ones that Envoy's rate limit
-// filter would add.
+// headers returns the headers of the response: those of the rules, and those that Envoy's rate limit filter would add.
 func (f *Filter) headers(d *limiter.Decision) []limiter.Header {
 	headers := d.Headers
 	if d.Code == limiter.OverLimit {

@@ -1,4 +1,4 @@
-// Package filter is the module without its C: it reads the configuration, makes descriptors of a request, asks the
+// Package filter is the module without its C: it reads the configuration, builds the descriptors of a request, asks the
 // engine, and tells Envoy whether to continue, to stop or to wait.
 //
 // Open creates a Filter from a configuration, and ReadRoute a Route. Begin decides a request, immediately or later;

@@ -27,8 +27,8 @@ import (
 // longestClose bounds how long the main thread of Envoy waits for engines to end.
 const longestClose = 2 * time.Second
 
-// shared are the engines and stores of this process. Envoy makes a new configuration for each change of a listener, and
-// destroys the old one only after the old listener has drained: both must count together.
+// shared holds the engines and stores of this process. Envoy creates a new configuration for each change of a listener,
+// and destroys the old one only after the old listener has drained. Both must use the same counters.
 var shared = struct {
 	sync.Mutex
 	engines map[string]*engine
@@ -140,7 +140,7 @@ func openStore(o *storeSettings, log *slog.Logger) (*store, error) {
 	return s, nil
 }
 
-// redis says how to reach the Redis; nil: counters are in memory.
+// redis returns the options for the Redis, or nil if counters are in memory.
 func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
 	if o.URL == "" {
 		return nil
@@ -213,7 +213,7 @@ func (e *engine) openOverrides(o *engineSettings, log *slog.Logger) error {
 	return nil
 }
 
-// divide makes a limiter divide limits among the replicas that share the store.
+// divide adds a limiter to those that divide limits among the replicas of the store.
 func (s *store) divide(l *limiter.Limiter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ type Filter struct {
 	stage         uint32
 	policies      []policy
 	sourceCluster string
-	timeout       time.Duration // 0: the store's alone
+	timeout       time.Duration // longest wait for a decision; 0 leaves it to the store's timeout
 	concerned     requestType
 	settings      answerSettings
 	counters      counters
@@ -38,7 +38,7 @@ type Route struct {
 	policies []policy
 }
 
-// requestType says which requests are limited.
+// requestType selects the requests that are limited.
 type requestType uint8
 
 const (
@@ -65,10 +65,11 @@ type counters struct{ ok, overLimit, failed, failureModeAllowed Counter }
 // defaultTimeout is the default of Envoy's rate limit filter.
 const defaultTimeout = 20 * time.Millisecond
 
-// spare is how many processors Go gets besides one for each worker, so that no worker waits for work in the background.
+// spare is the number of Go's processors in addition to one for each worker, so that no worker waits for background
+// work.
 const spare = 2
 
-// Open makes a filter. Where Envoy only validates, everything is checked that needs no connection, and the filter is
+// Open returns a filter. Where Envoy only validates, it checks everything that needs no connection, and the filter is
 // nil.
 func Open(text []byte, host Host, log *slog.Logger) (*Filter, error) {
 	o, m, err := read(text)
@@ -125,14 +126,14 @@ func (c *counters) define(host Host, m *ratelimitv3.RateLimit) error {
 	return nil
 }
 
-// Result says whether Envoy continues with a request.
+// Result tells Envoy whether to continue with a request.
 type Result uint8
 
 // The results.
 const (
 	Continue Result = iota
 	Stop            // it has been answered
-	Pause           // there is a call: Resume or Leave comes next
+	Pause           // the request waits: Resume or Leave comes next
 )
 
 // Call is the decision of one request.
@@ -151,8 +152,8 @@ type Call struct {
 	timer *time.Timer // calls expire at the deadline of a paused call
 }
 
-// state says whose turn it is. Exactly one of the answer, the deadline and the end of the request takes a call out of
-// the state paused, and only the first two of them wake the request.
+// state is the progress of a call. Exactly one of the answer, the deadline and the end of the request takes a call out
+// of the state paused, and only the first two of them wake the request.
 type state uint8
 
 const (
@@ -234,7 +235,7 @@ func (f *Filter) Begin(s Stream, route *Route) (*Call, Result) {
 	}
 	if decided, err := c.start(now); decided {
 		result := f.answer(s, &c.decision, err)
-		if _, panicked := errors.AsType[*async.PanicError](err); !panicked { // else the engine may still know it
+		if _, panicked := errors.AsType[*async.PanicError](err); !panicked { // after a panic the engine may still refer to it
 			c.release()
 		}
 		return nil, result
@@ -242,7 +243,7 @@ func (f *Filter) Begin(s Stream, route *Route) (*Call, Result) {
 	return c.pause(s, now)
 }
 
-// describe makes the descriptors. A panic is an error.
+// describe builds the descriptors. A panic is returned as an error.
 func (c *Call) describe(policies []policy) (err error) {
 	defer async.Recover(&err)
 	c.build(policies, c.filter.stage)
@@ -294,7 +295,7 @@ func (c *Call) expire() {
 	}
 }
 
-// wake ends the waiting. The call is locked, so that the waker is not freed meanwhile.
+// wake ends the waiting. The call is locked, so that the waker is not freed at the same time.
 func (c *Call) wake(to state, err error) {
 	if c.state == paused {
 		c.timer.Stop()
@@ -303,7 +304,7 @@ func (c *Call) wake(to state, err error) {
 	c.state, c.err = to, err
 }
 
-// pause makes a request wait for its decision, unless that has come in the meantime.
+// pause lets a request wait for its decision, unless that has arrived in the meantime.
 func (c *Call) pause(s Stream, now time.Time) (*Call, Result) {
 	c.mu.Lock()
 	if c.state == answered {
@@ -339,7 +340,7 @@ func (c *Call) Resume(s Stream) Result {
 	}
 }
 
-// Leave is for a request that ends while it is paused. A decision that comes later finds nobody.
+// Leave ends a call whose request ends while it is paused. A later decision is dropped.
 func (c *Call) Leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/limiter"
 )
 
-// policy is one item of rate_limits: it makes one descriptor of a request, or none.
+// policy is one item of rate_limits. It builds one descriptor of a request, or none.
 type policy struct {
 	stage   uint32
 	actions []action
 	hits    hits
 	refund  bool
-	limit   *limiter.RequestLimit // nil: the rules'
+	limit   *limiter.RequestLimit // nil for the rules' limit
 }
 
 // action adds an entry to the descriptor that is being built, or none if the item allows that. It returns false if the
@@ -64,7 +64,7 @@ func (b *building) copy(key, value string) bool {
 	return b.copied(key, from)
 }
 
-// build makes the descriptors of all policies of a stage.
+// build builds the descriptors of all policies of a stage.
 func (b *building) build(policies []policy, stage uint32) {
 	var room [16]int
 	ends := room[:0] // index after the last entry of each descriptor

@@ -28,7 +28,7 @@ type own struct {
 	Processors int `json:"gomaxprocs"`
 }
 
-// engineSettings are the settings that make an engine. Filters whose settings are equal share one.
+// engineSettings are the settings of an engine. Filters with equal settings share one.
 type engineSettings struct {
 	storeSettings
 
@@ -36,7 +36,7 @@ type engineSettings struct {
 	Strict bool   `json:"strict_rules"`
 	Merge  bool   `json:"merge_domain_config"`
 
-	Overrides string `json:"overrides"` // redis, or a file; empty: there are none
+	Overrides string `json:"overrides"` // redis, or a file; empty for no overrides
 
 	Shadow    bool     `json:"shadow_mode"`
 	Quota     bool     `json:"quota_mode"`
@@ -49,12 +49,12 @@ type engineSettings struct {
 	Months    bool     `json:"use_calendar_month_rate_limit"`
 }
 
-// storeSettings say where counters are. Engines with equal ones share their counters.
+// storeSettings are the settings of a store. Engines with equal settings share their counters.
 type storeSettings struct {
 	MaxCounters float64 `json:"memory_max_counters"` // numbers may arrive as 2e+06
 	DenialBytes float64 `json:"local_cache_size_in_bytes"`
 
-	URL          string   `json:"redis_url"` // empty: counters are in memory
+	URL          string   `json:"redis_url"` // empty if counters are in memory
 	Type         string   `json:"redis_type"`
 	Auth         string   `json:"redis_auth"`
 	AuthFile     string   `json:"redis_auth_file"`
@@ -120,8 +120,8 @@ func read(config []byte) (*own, *ratelimitv3.RateLimit, error) {
 	return o, f, errors.Join(o.check(), o.checkSourceCluster(f), checkFilter(f))
 }
 
-// checkSourceCluster returns an error if an action needs a setting that is missing. Those of routes cannot be checked:
-// they do not know their filter.
+// checkSourceCluster returns an error if an action needs a setting that is missing. The policies of routes cannot be
+// checked, because a route does not have its filter's settings.
 func (o *own) checkSourceCluster(f *ratelimitv3.RateLimit) error {
 	for i, r := range f.GetRateLimits() {
 		for _, a := range r.GetActions() {

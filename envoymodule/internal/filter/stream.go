@@ -31,7 +31,7 @@ const (
 )
 
 // Waker makes Envoy call the hook that resumes a request, on the worker of the request. Wake does nothing if the
-// request is gone. Free comes last, once.
+// request has ended. Free is called once, last.
 type Waker interface {
 	Wake()
 	Free()

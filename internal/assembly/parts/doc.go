@@ -3,6 +3,6 @@
 // ratelimit/rulefiles provide. So a program links only the packages that it chooses, without Redis or a watcher of
 // files if it uses neither.
 //
-// Tasks collects the work that runs until the process stops, and closes connections and files then. Follow makes a
-// limiter follow overrides.
+// Tasks collects the work that runs until the process stops, and closes connections and files then. Follow applies the
+// overrides of a source to a limiter.
 package parts

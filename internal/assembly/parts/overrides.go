@@ -15,7 +15,7 @@ type Overrides struct {
 	read <-chan struct{}
 }
 
-// Follow makes a limiter use the overrides of a source while the tasks run.
+// Follow applies the overrides of a source to a limiter while the tasks run.
 func Follow(tasks *Tasks, l *limiter.Limiter, source override.Source) *Overrides {
 	inForce := make(chan struct{})
 	done := sync.OnceFunc(func() { close(inForce) })

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
-// joinFleet makes this replica known to the replicas that share its Redis, and shows those replicas to the operators
-// of this one.
+// joinFleet announces this replica to the replicas that share its Redis, and shows those replicas to the operators of
+// this one.
 func (s *Service) joinFleet() *fleet.Fleet {
 	host, _ := os.Hostname() // empty where the system does not know
 	started := time.Now()

@@ -40,7 +40,7 @@ type Options struct {
 	Limiter  limiter.Options
 	Settings limiter.Settings
 
-	ReservationKey string // signs reservation IDs; empty: a random one, shared in Redis
+	ReservationKey string // signs reservation IDs; empty for a random key, shared in Redis
 
 	// Statistics shows and sends envoyproxy/ratelimit's statistics. It returns the observer of response times.
 	Statistics func(statsd.Source) (prometheus.Observer, error)
@@ -50,7 +50,7 @@ type Options struct {
 	Operators operator.Options
 }
 
-// Rules say where rules come from: a directory, or a server over xDS.
+// Rules is the source of the rules: a directory, or a server over xDS.
 type Rules struct {
 	Folder *config.Folder // nil if Server sends the rules
 	Dir    string         // directory of Folder
@@ -63,7 +63,7 @@ type Rules struct {
 	AtLeastOne bool // health is red without a domain
 }
 
-// Overrides say where operators' overrides are. At most one of File and Redis is set.
+// Overrides is the source of operators' overrides. At most one of File and Redis is set.
 type Overrides struct {
 	Name  string         // name of the source, for operators
 	File  *override.File // nil unless overrides are in a file
@@ -71,7 +71,7 @@ type Overrides struct {
 	Copy  string // file with a copy of the overrides in Redis; empty for no copy
 }
 
-// Regions say how to reach the other regions, and where these reach this one.
+// Regions has the addresses of the other regions, and the address at which these reach this one.
 type Regions struct {
 	Name    string
 	Names   []string      // all regions

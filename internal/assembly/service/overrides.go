@@ -15,7 +15,7 @@ import (
 // take some ten seconds, and a Redis that does not answer takes two.
 const longestFirstRead = 30 * time.Second
 
-// followOverrides makes the limiter use the overrides of their source, if there is one.
+// followOverrides applies the overrides of their source to the limiter, if there is one.
 func (s *Service) followOverrides() error {
 	o := &s.o.Overrides
 	switch {

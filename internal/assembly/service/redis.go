@@ -12,13 +12,13 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/backend/redisconn"
 )
 
-// RedisHealth says how Redis affects the health of this replica.
+// RedisHealth defines how Redis affects the health of this replica.
 type RedisHealth struct {
 	Serve  bool // health is green before Redis has answered
 	Active bool // health is red whenever Redis does not answer
 
 	Initial, Max time.Duration // the first and the longest wait between pings until Redis answers
-	MaxElapsed   time.Duration // Run fails if Redis has not answered after this time; 0: never
+	MaxElapsed   time.Duration // time without an answer of Redis after which Run fails; 0 for no bound
 }
 
 func (o *RedisHealth) backOff() backoff.BackOff {
@@ -61,7 +61,7 @@ func (s *Service) pingRedis(ctx context.Context) {
 }
 
 // awaitRedis pings a Redis until it answers, and ends the service if that takes longer than allowed. Then health
-// follows it, if the options say so.
+// follows the Redis, depending on the options.
 func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answered bool) error {
 	o := &s.o.Redis
 	if !answered {
@@ -94,8 +94,8 @@ func (s *Service) awaitRedis(ctx context.Context, c *assembly.Connected, answere
 	return nil
 }
 
-// followRedis makes health red while a Redis rejects the calls of this user, and, if the options say so, while it does
-// not answer. It ends with ctx.
+// followRedis keeps health red while a Redis rejects the calls of this user and, depending on the options, while it
+// does not answer. It ends with ctx.
 func (s *Service) followRedis(ctx context.Context, c *assembly.Connected) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()

@@ -63,7 +63,7 @@ func (s *Service) listenForRegions() error {
 	return nil
 }
 
-// warnOfRegions logs which limits of new rules cannot hold across regions as they say.
+// warnOfRegions logs that limits of new rules cannot hold across regions: without regions, or with an unknown home.
 func (s *Service) warnOfRegions(tree *descriptor.Tree) {
 	across, first := 0, ""
 	unknown, where := "", ""

@@ -24,8 +24,8 @@ type rules struct {
 	rejected  atomic.Bool // an xDS server has sent only rules that cannot be used
 }
 
-// loadRules loads the rules for the first time and follows their changes. Rules over xDS come later: health stays red
-// until there are some, unless the options say that it starts without.
+// loadRules loads the rules for the first time and follows their changes. Rules over xDS arrive later: health stays red
+// until then, unless the options allow a start without rules.
 func (s *Service) loadRules() error {
 	o := &s.o.Rules
 	if o.Folder == nil {
@@ -70,13 +70,13 @@ func (s *Service) apply(r config.Result) {
 		"domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum", r.Tree.Checksum, "files", len(r.Files))
 }
 
-// inForce says since when some rules are active.
+// inForce is the checksum of the active rules, and the time since when they are active.
 type inForce struct {
 	checksum uint64
 	since    time.Time
 }
 
-// swap puts rules into force.
+// swap makes rules active.
 func (s *Service) swap(tree *descriptor.Tree) {
 	s.Limiter.Swap(tree, s.o.Settings)
 	if now := s.rules.inForce.Load(); now == nil || now.checksum != tree.Checksum {
@@ -85,7 +85,7 @@ func (s *Service) swap(tree *descriptor.Tree) {
 	}
 }
 
-// rulesSince is when the rules that are active came into force; the zero time if there are none.
+// rulesSince returns when the active rules became active, or the zero time without rules.
 func (s *Service) rulesSince() time.Time {
 	if now := s.rules.inForce.Load(); now != nil {
 		return now.since

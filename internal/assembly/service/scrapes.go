@@ -45,7 +45,7 @@ type scraped struct {
 	status  int
 	header  http.Header
 	body    []byte // compressed
-	failed  error  // a panic, which each scrape that waits gets
+	failed  error  // a panic, which is repeated in each scrape that waits
 	readers int    // guarded by scrapes.mu; also those that wait
 	kept    int64  // bytes charged to scrapes.room; guarded by scrapes.mu
 }
@@ -161,7 +161,7 @@ func (s *scrapes) answer(form string) (a *scraped, release func()) {
 	}
 }
 
-// make makes an answer.
+// make writes an answer.
 func (s *scrapes) make(form string, a *scraped) {
 	s.making.Lock()
 	<-time.After(time.Until(s.earlier))
@@ -214,7 +214,7 @@ func compressor(to io.Writer) *gzip.Writer {
 	return w
 }
 
-// formOf returns the form of the metrics that a scraper asks for: protobuf, which has native histograms, or text.
+// formOf returns the form of the metrics that a scraper accepts: protobuf, which has native histograms, or text.
 func formOf(r *http.Request) string {
 	if strings.Contains(r.Header.Get("Accept"), "application/vnd.google.protobuf") {
 		return "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"

@@ -23,9 +23,9 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/server"
 )
 
-// Service is a replica. New makes one.
+// Service is a replica. New creates one.
 type Service struct {
-	Limiter   *limiter.Limiter // makes the decisions
+	Limiter   *limiter.Limiter // decides requests
 	Server    *server.Server   // answers clients
 	Operators *operator.Server // answers operators
 
@@ -37,7 +37,7 @@ type Service struct {
 	regionAddr net.Addr       // address of the region port
 }
 
-// New makes a service: it loads the rules and opens the listeners. Nothing is answered before Run.
+// New creates a service: it loads the rules and opens the listeners. Nothing is answered before Run.
 func New(o Options) (_ *Service, err error) {
 	s := &Service{o: o}
 	defer func() {
@@ -84,7 +84,7 @@ func (s *Service) openLimiter() error {
 // usageKeys is the prefix of the keys about usage in Redis, after the prefix of all keys.
 const usageKeys = "ratelimitd-usage:"
 
-// indexUsage makes the index of the counters of rules with usage. It is where the counters are.
+// indexUsage creates the index of the counters of rules with usage. The index is stored next to the counters.
 func (s *Service) indexUsage() *usage.Index {
 	o := usage.Options{Store: new(usage.Memory), Metrics: prom.With(s.o.Registry), Logger: s.o.Log}
 	if s.counters.Shared != nil {
@@ -96,7 +96,7 @@ func (s *Service) indexUsage() *usage.Index {
 	return index
 }
 
-// trackHotKeys makes the tracker of hot keys.
+// trackHotKeys creates the tracker of hot keys.
 func (s *Service) trackHotKeys() *hotkeys.Tracker {
 	t := hotkeys.New(time.Now(), hotkeys.Options{Metrics: prom.With(s.o.Registry)})
 	s.o.Tasks.Add(t.Run)

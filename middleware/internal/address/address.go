@@ -31,7 +31,7 @@ func Client(peer string, lines []string, trusted []netip.Prefix) (netip.Addr, bo
 	return w.client, w.client.IsValid()
 }
 
-// walk goes from proxy to proxy.
+// walk follows the list from proxy to proxy.
 type walk struct {
 	trusted []netip.Prefix
 	client  netip.Addr // last address that is known

@@ -19,9 +19,9 @@ const endTimeout = time.Second
 // Gate asks a decider. It may be used by any number of goroutines.
 type Gate struct {
 	Decider   limits.Decider
-	Reserver  limits.Reserver  // nil: Ask reserves nothing
+	Reserver  limits.Reserver  // nil if Ask reserves nothing
 	OnFailure limits.OnFailure // default: limits.OnFailureAllow; all others deny
-	Logger    *slog.Logger     // nil: slog.Default()
+	Logger    *slog.Logger     // default slog.Default()
 
 	mu       sync.Mutex
 	silent   time.Time // nothing is logged before
@@ -97,7 +97,7 @@ func (g *Gate) takePlaces(ctx context.Context, by limits.Reserver, r *limits.Req
 			others.Descriptors = append(others.Descriptors, r.Descriptors[i])
 		}
 	}
-	held.Amount = limits.Amount{} // a request takes one place, whatever it costs
+	held.Amount = limits.Amount{} // a request takes one place, regardless of its cost
 	reservation, err := by.Reserve(ctx, &held, limits.ReserveOptions{})
 	if err != nil || !reservation.Decision.Allowed || len(others.Descriptors) == 0 {
 		return reservation, err
@@ -119,7 +119,7 @@ func (g *Gate) Release(ctx context.Context, held *limits.Reservation) {
 }
 
 // Wait waits until a request is allowed. It returns the errors of limits.Wait. If the decider does not answer,
-// OnFailure says whether Wait returns its error.
+// OnFailure decides whether Wait returns its error.
 func (g *Gate) Wait(ctx context.Context, r *limits.Request) error {
 	d, err := limits.Wait(ctx, g.Decider, r)
 	if d.Err != nil {

@@ -38,8 +38,8 @@ func Headers(d *limits.Decision, made bool) []limits.Header {
 	return all
 }
 
-// tightest returns the status that headers describe: the last one that denied, else the one with the least left. Nil:
-// no limit applies.
+// tightest returns the status that headers describe: the last one that denied, else the one with the fewest remaining
+// hits. It returns nil if no limit applies.
 func tightest(d *limits.Decision) *limits.Status {
 	var best *limits.Status
 	for i := range d.Statuses {

@@ -2,7 +2,7 @@ package gate
 
 import "github.com/ratelimitd/ratelimitd/limits"
 
-// Entry says how an entry is made of a value from a request.
+// Entry defines how an entry is built from a value of a request.
 type Entry struct {
 	Key  string // key in the rules
 	Or   string // value for requests without one; if it is empty, their descriptor is left out
@@ -46,7 +46,7 @@ func Request[Key any, Descriptor ~[]Key](domain string, descriptors []Descriptor
 	return q
 }
 
-// keyChecker is a decider that knows which keys its rules have. A ratelimit.Limiter is one.
+// keyChecker is a decider that can check keys against its rules. A ratelimit.Limiter is one.
 type keyChecker interface {
 	CheckKeys(domain string, keys ...string) error
 }

@@ -19,10 +19,9 @@ type Waits struct {
 	jitter time.Duration
 }
 
-// Next returns how long to wait before the next attempt: as long as the server says, plus a random time, so that
-// clients that were denied together do not retry together. The random time is below 250 ms at first, and twice as much
-// each time. It returns false if no attempt is left, or if the server says a time that is too long or after the
-// deadline of ctx.
+// Next returns how long to wait before the next attempt: the server's time, plus a random time, so that clients that
+// were denied together do not retry together. The random time is below 250 ms at first, and its bound doubles each
+// time. Next returns false if no attempt is left, or if the server's time is too long or after the deadline of ctx.
 func (w *Waits) Next(ctx context.Context, after time.Duration) (time.Duration, bool) {
 	left := w.Left
 	if deadline, ok := ctx.Deadline(); ok {

@@ -116,7 +116,7 @@ func (d *Decider) Decide(_ context.Context, r *limits.Request) (limits.Decision,
 	return d.Answer, d.Err
 }
 
-// Entries returns the descriptors of the last request as text and forgets it. Without a request they are "none".
+// Entries returns the descriptors of the last request as text and clears them. Without a request they are "none".
 func (d *Decider) Entries() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,9 +152,8 @@ func SpoofedAddress(t *testing.T, serve func(d limits.Decider,
 	}
 }
 
-// NoDecision checks what happens without a decision: requests pass and the log has the reason, or with
-// limits.OnFailureDeny they fail as unavailable, without the reason. serve makes a request and returns the client's
-// error.
+// NoDecision checks requests whose decision fails: they pass and the log has the reason, or with limits.OnFailureDeny
+// they fail as unavailable, without the reason. serve makes a request and returns the client's error.
 func NoDecision(t *testing.T, unavailable func(error) bool,
 	serve func(d limits.Decider, onFailure limits.OnFailure, log *slog.Logger) error) {
 	var log bytes.Buffer
