@@ -391,7 +391,7 @@ func (f *fleet) ask(r *replica, s step) {
 
 // trip is the result of a request's way to the store.
 type trip struct {
-	at    time.Time // at and ended are the same as in event
+	at    time.Time // like the fields of event with these names
 	ended time.Duration
 	order int // 0: it did not reach the store
 }
