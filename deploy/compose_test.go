@@ -147,7 +147,7 @@ func TestComposeNames(t *testing.T) {
 	}
 }
 
-// TestComposeRegions runs the services of compose/regions with the certificates that its script makes: in the image,
+// TestComposeRegions runs the services of compose/regions with the certificates that its script creates: in the image,
 // with a real Redis for each region. A limit holds in both regions together.
 func TestComposeRegions(t *testing.T) {
 	followServices(t, regionsFile, "eu", "certificates")

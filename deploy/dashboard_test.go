@@ -49,8 +49,8 @@ descriptors:
 	other  = "domain: shop\ndescriptors: [{key: user, overridable: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n"
 )
 
-// mayBeZero are the queries that only a defect of the service, or a server that the test has not, would make other than
-// 0.
+// mayBeZero lists the queries that stay 0 in the test: they need a defect of the service, or a server that the test
+// does not have.
 var mayBeZero = []string{
 	"Panics A",                                  // a defect
 	"Hot keys without a list of their own A",    // needs several decisions at one moment
@@ -426,7 +426,7 @@ func TestDashboardAxes(t *testing.T) {
 		if (d.Unit == "short" || d.Unit == "none") && d.Custom.AxisLabel == "" {
 			t.Errorf("the axis of %q does not say what is counted", p.Title)
 		}
-		own := make(map[string]bool) // queries with an axis of their own
+		own := make(map[string]bool) // queries with a separate axis
 		for _, o := range p.FieldConfig.Overrides {
 			if o.Matcher.ID == "byFrameRefID" {
 				own[fmt.Sprint(o.Matcher.Options)] = true

@@ -64,14 +64,15 @@ func yamlBlocks(page string) (blocks []string) {
 	return blocks
 }
 
-// noticed is how long Envoy may take to ask a red service no more: its check, and a second until its workers know.
+// noticed returns how long Envoy may still ask a service that is red: its check, and a second until its workers
+// know.
 func noticed(c healthCheck) (time.Duration, error) {
 	interval, err := time.ParseDuration(c.Interval)
 	return interval*time.Duration(c.UnhealthyThreshold) + time.Second, err
 }
 
 // TestEnvoyHealthChecks reads every configuration of Envoy that is published, in files and on pages. Each health check
-// says how often an Envoy without traffic checks, and the published drain delays are longer than any of them takes.
+// sets the interval of an Envoy without traffic, and the published drain delays are longer than any of them takes.
 func TestEnvoyHealthChecks(t *testing.T) {
 	slowest, files := time.Duration(0), 0
 	check := func(where, text string) {

@@ -47,7 +47,7 @@ func TestEnvoyGatewayExample(t *testing.T) {
 		}
 		return o
 	}
-	// The gateway's own configuration is a file, not an object of the cluster: no scheme knows it.
+	// The gateway's own configuration is a file, not an object of the cluster, so no scheme has it.
 	var gateway egv1a1.EnvoyGateway
 	if err := yaml.UnmarshalStrict(read(t, "envoy-gateway/envoy-gateway.yaml"), &gateway); err != nil {
 		t.Fatal(err)

@@ -196,7 +196,7 @@ func TestChartNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := o.(metav1.Object)
-		// that one has a value
+		// the service account's name is set
 		if _, account := o.(*corev1.ServiceAccount); !account && !strings.HasPrefix(m.GetName(), "edge-ratelimitd") {
 			t.Errorf("%s: the name is %s", file, m.GetName())
 		}
@@ -241,7 +241,7 @@ func TestOverlayWithRedis(t *testing.T) {
 	}
 }
 
-// TestChartIsTheManifests compares the chart with deploy/kubernetes: with the same Redis both make the same objects,
+// TestChartIsTheManifests compares the chart with deploy/kubernetes. With the same Redis both render the same objects,
 // except for labels, and for the parts that Helm or kustomize requires.
 func TestChartIsTheManifests(t *testing.T) {
 	compared := func(all []runtime.Object) map[string]string {
@@ -352,7 +352,7 @@ func TestChartAlerts(t *testing.T) {
 	}
 }
 
-// TestChartRejects tries values that would be a surprise in the cluster. Each error says what to do.
+// TestChartRejects tries values that would be a surprise in the cluster. Each error names the remedy.
 func TestChartRejects(t *testing.T) {
 	for values, want := range map[string]string{
 		`{redis: {uri: "a:1"}}`:                                                              "uri",

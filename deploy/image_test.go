@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// built says that there is a rootfs to remove.
+// built reports whether there is a rootfs to remove.
 var built atomic.Bool
 
 // rootfs is the content of the image, built as the Dockerfile builds it, once for all tests.

@@ -38,7 +38,7 @@ func TestInstallFromSources(t *testing.T) {
 	script = strings.Replace(script, origin, "--quiet '"+here+"' ratelimitd ", 1)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = t.TempDir()
-	// As workshop/scripts/rootfs compiles, so that the cache has the packages: other tests run it.
+	// The same flags as in workshop/scripts/rootfs, which other tests run, so that the cache has the packages.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath -buildvcs=false -tags=grpcnotrace", "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 
 const dashboardFile = "grafana/dashboards/ratelimitd.json"
 
-// exposed is every metric that the service has, with the labels each is known to have. It comes from two processes, one
-// that counts in memory and one in Redis with all that goes in front of it, in a region.
+// exposed returns every metric that the service has, with its labels. They come from two processes: one that counts in
+// memory, and one in Redis with all layers in front of it, in a region.
 func exposed(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	socket := startRedis(t, "redis")
@@ -85,7 +85,7 @@ func exposed(t *testing.T) map[string]map[string]bool {
 			}
 		}
 	}
-	// From /proc, which a container has and a bare chroot has not.
+	// These come from /proc, which a container has and a bare chroot has not.
 	all["process_cpu_seconds_total"], all["process_resident_memory_bytes"] = map[string]bool{}, map[string]bool{}
 	all["ratelimitd_xds_connected"] = map[string]bool{} // these services read files
 	return all

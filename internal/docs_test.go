@@ -156,7 +156,7 @@ func TestArchitectureNamesPackages(t *testing.T) {
 	}
 }
 
-// Every page of docs/ is in the list of pages, except the decisions, which have a list of their own.
+// Every page of docs/ is in the list of pages, except the decisions, which have a separate list.
 func TestPagesAreListed(t *testing.T) {
 	all := documents(t)
 	const dir = "../docs"

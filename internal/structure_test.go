@@ -38,12 +38,12 @@ var imports = map[string][]string{
 	"internal/authoring/...": {"internal/descriptor", "internal/config/...", "internal/backend", "internal/backend/memory", "internal/limiter", "internal/authoring/...", "internal/platform/..."},
 	"internal/testkit/...":   {"internal/testkit/..."},
 
-	// Packages that know less than their wing.
+	// Packages that may import less than their wing.
 	// package ratelimit links it, and no metrics client
 	"internal/platform/metric": {},
 	// YAML, independent of the files that it describes
 	"internal/config/yamlform/...": {"internal/config/yamlform"},
-	// the contract knows no store
+	// the contract is independent of stores
 	"internal/backend": {"internal/descriptor", "internal/backend/scripts", "internal/platform/async"},
 	// observers do not see decisions
 	"internal/limiter/events": {"internal/descriptor", "internal/platform/..."},
@@ -73,7 +73,7 @@ var imports = map[string][]string{
 	"internal/server/transport":   {"internal/platform/intake"}, // HTTP/2
 	"internal/server/reservation": {},                           // signatures
 
-	// Packages that know more than their wing, and why.
+	// Packages that may import more than their wing, and why.
 	// it cuts the entries of requests
 	"internal/platform/logging": {"internal/descriptor"},
 	// it reads a mapping file of statsd_exporter
@@ -98,7 +98,7 @@ var imports = map[string][]string{
 	"ratelimit/redisstore": {"ratelimit", "internal/config/override/redissource", "internal/assembly", "internal/assembly/parts", "internal/backend/...", "internal/limiter"},
 	"ratelimit/rulefiles":  {"ratelimit", "internal/config/...", "internal/assembly/parts"},
 	"middleware/...":       {"limits", "middleware/internal/..."},
-	// which needs the standard library alone
+	// internal/platform/problem needs only the standard library
 	"middleware/httplimit": {"limits", "middleware/internal/...", "internal/platform/problem"},
 	// both deciders
 	"middleware/internal/gate/gatetest": {"limits", "client", "ratelimit", "ratelimit/rulefiles", "internal/config", "internal/backend/memory", "internal/limiter", "internal/server", "internal/testkit/servicetest"},
@@ -150,7 +150,7 @@ var onlyIn = map[string][]string{
 	module + "internal/config/yamlform/yamlformtest":    {},                                    // tests only
 }
 
-// modulesOf lists packages that import only these modules besides the standard library.
+// modulesOf lists packages that import only these modules and the standard library.
 var modulesOf = map[string][]string{
 	"internal/descriptor":      {"github.com/gaissmai/bart"},
 	"internal/platform/metric": {},
@@ -478,7 +478,7 @@ func namedInTable(t *testing.T, section string) map[string]bool {
 func TestPackagesAreDocumented(t *testing.T) {
 	named := namedInTable(t, "Packages")
 	exist := map[string]bool{
-		// modules of their own
+		// separate modules
 		"workshop/e2e": true, "deploy": true, "envoymodule": true, "workshop/bench/libraries": true, "examples/routers": true, "workshop/tools": true,
 		"workshop/site": true, // no Go
 	}

@@ -24,7 +24,7 @@ func (a *answers) Decide(context.Context, *limits.Request) (limits.Decision, err
 	return d, nil
 }
 
-// A wait lasts as long as the answers say, and a little longer if others took the room.
+// A wait lasts for the time in the answers, and a little longer if others took the room.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{start: time.Now(), list: []limits.Decision{

@@ -24,7 +24,7 @@ func ExampleNewKeyed() {
 	// false <nil>
 }
 
-// Each user has 1,000 tokens a day, and a request costs as many as it asks for.
+// Each user has 1,000 tokens a day. The number of tokens of a request is its cost.
 func ExampleKeyed_AllowN() {
 	tokens, err := ratelimit.NewKeyed(ratelimit.PerDay(1000))
 	if err != nil {
@@ -71,7 +71,7 @@ func ExampleKeyed_SetLimit() {
 	// false <nil>
 }
 
-// A customer complained, and gets the day's requests back.
+// A customer has complained, and you give back the day's requests.
 func ExampleKeyed_Reset() {
 	perCustomer, err := ratelimit.NewKeyed(ratelimit.PerDay(1))
 	if err != nil {

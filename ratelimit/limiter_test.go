@@ -60,7 +60,7 @@ descriptors:
     reservations: {ttl: 1m, max_ttl: 1h}
 `
 
-// A limit is exact, whatever the number of goroutines.
+// A limit is exact, regardless of the number of goroutines.
 func TestExact(t *testing.T) {
 	stores(t, yearly, func(t *testing.T, l *ratelimit.Limiter) {
 		var allowed atomic.Int64
@@ -289,7 +289,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// An open that cannot work says why.
+// The error of Open names the reason.
 func TestOpenFails(t *testing.T) {
 	empty, bad := t.TempDir(), servicetest.RulesOf(t, "domain: api\ndescriptors: 5\n")
 	good := servicetest.RulesOf(t, yearly)

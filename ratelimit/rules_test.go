@@ -40,7 +40,7 @@ descriptors:
   - {key: export, shadow_mode: true, rate_limit: {algorithm: concurrency, max_in_flight: 1, ttl: 1m30s}}
 `
 
-// A domain in code and a rule file that says the same share their counters.
+// A domain in code and a rule file with the same content share their counters.
 func TestRulesInCodeAreRulesInFiles(t *testing.T) {
 	r := redistest.Start(t)
 	inCode := open(t, ratelimit.Options{Domains: []ratelimit.Domain{plans}, Store: redisstore.New(redisstore.Options{URL: r.Addr, Timeout: 10 * time.Second}), Logger: quiet})
@@ -208,7 +208,8 @@ func TestUnpaired(t *testing.T) {
 	}
 }
 
-// The library has no other regions to ask: it says so, instead of counting a limit of all regions in its own process.
+// The library has no other regions to ask. It returns an error, instead of counting a limit of all regions in one
+// process.
 func TestRulesAcrossRegionsAreAnError(t *testing.T) {
 	const across = "domain: api\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10, regions: {home: eu}}}]\n"
 	for name, o := range map[string]ratelimit.Options{

@@ -115,7 +115,7 @@ func TestExplainCommand(t *testing.T) {
 	}
 }
 
-// The pairs of a quota bucket's id are matched in the order that the domain says, in whatever order they are given.
+// The pairs of a quota bucket's ID are matched in the domain's order, regardless of the order in which they are given.
 func TestExplainQuotaBucket(t *testing.T) {
 	const buckets = "domain: d\nquota_buckets: {order: [user, plan], default: deny}\ndescriptors:\n  - {key: user, descriptors: [{key: plan, rate_limit: {unit: day, requests_per_unit: 5}}]}\n"
 	const line = "bucket   the pairs have the order user, plan, then others by key; without a rule everything is denied\n"
@@ -533,7 +533,7 @@ func TestResetInRedis(t *testing.T) {
 			must(4, "call", "-s", there.GRPC, sales)
 			clears := func(p, other *servicetest.Process, descriptor string) {
 				t.Helper()
-				// On a cluster the calls above gave hits back, and the other process learns of that too.
+				// On a cluster the calls above gave hits back, and the other process receives that too.
 				until(t, "the other process has all messages", func() bool { return receivedBy(t, other) == sentBy(t, p) })
 				before := receivedBy(t, other)
 				must(0, "reset", "-s", p.Debug, descriptor)
@@ -554,7 +554,7 @@ func TestResetInRedis(t *testing.T) {
 				theLimit = regexp.MustCompile(`ok +(9[5-9]\d|1000) `)
 			}
 			must(0, "call", "-s", here.GRPC, "leased=x", "--count", "500", "--concurrency", "8")
-			// On a busy machine an answer may be lost, and the permits with it: 500 or a little more.
+			// On a busy machine a reply may be lost, and the permits with it: 500 or a little more.
 			if out := must(0, "reset", "-s", here.Debug, "leased=x"); !regexp.MustCompile(`[5-9]\d\d of 1000 had been used`).MatchString(out) {
 				t.Errorf("what was used before:\n%s", out)
 			}

@@ -109,7 +109,7 @@ func TestCheckCommandJSON(t *testing.T) {
 }
 
 // The shipped rule files have no warnings when the command runs in the project's top directory, as the documentation
-// says.
+// describes.
 func TestCheckCommandDefault(t *testing.T) {
 	racetest.Sequential(t)
 	t.Chdir("../..")

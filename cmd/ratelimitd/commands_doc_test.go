@@ -94,7 +94,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	for _, n := range visible(model) {
 		for _, e := range commands[n.Name].about().exits {
 			if e.code == 0 || e.code == 2 && strings.HasPrefix(e.meaning, "The command line") {
-				continue // the page says this of all commands, above the table
+				continue // the page lists this for all commands, above the table
 			}
 			if by[e] == nil {
 				failures = append(failures, e)

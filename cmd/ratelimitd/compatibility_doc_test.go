@@ -58,7 +58,7 @@ func tableOf(t *testing.T, name, heading string) [][]string {
 
 // TestEnvironmentIsDocumented compares the variables in docs/reference/compatibility.md with the list of
 // envoyproxy/ratelimit's variables: one without a row must have the default of envoyproxy/ratelimit and must have an
-// effect. Variables without effect have a table of their own.
+// effect. Variables without effect have a separate table.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	racetest.Sequential(t)
 	model, _ := modelOf(t)

@@ -72,7 +72,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// Commands stop the store and start it again; meanwhile the limit holds, whatever happens to the requests.
+// Commands stop the store and start it again. The limit holds in between, regardless of how the requests end.
 func TestConformStopsTheStore(t *testing.T) {
 	racetest.Sequential(t)
 	pid := filepath.Join(t.TempDir(), "pid")

@@ -116,7 +116,7 @@ func serveDecider(t *testing.T, decider server.Decider) string {
 }
 
 // replay sends the recorded requests to a service, which decides all of them at one time. forgot reports whether the
-// denial cache was emptied meanwhile: a replica does that when Redis has not answered for seconds.
+// denial cache was emptied in between: a replica does that when Redis has not answered for seconds.
 func (g *group) replay(t *testing.T, at time.Time, env map[string]string) (failures []string, forgot bool) {
 	t.Helper()
 	rules := t.TempDir()
@@ -139,7 +139,7 @@ func (g *group) replay(t *testing.T, at time.Time, env map[string]string) (failu
 	}
 	const emptied = `ratelimitd_invalidations_total{event="forgot_all"}`
 	if env != nil {
-		// When a replica is connected it forgets the denials that it has learnt before.
+		// A replica drops its denials when it connects.
 		await(t, "it hears of other replicas' resets", func() bool { return metric("ratelimitd_invalidations_connected") == "1" })
 	}
 	before := metric(emptied)

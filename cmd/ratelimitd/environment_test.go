@@ -26,7 +26,7 @@ func TestUnknownVariable(t *testing.T) {
 			t.Errorf("%s: exit code %d, %q; want 2 and %q", c.name, code, said, c.says)
 		}
 	}
-	// Kubernetes sets these variables for a Service named ratelimitd or ratelimitd-canary. They are no mistake.
+	// Kubernetes sets these variables for a Service named ratelimitd or ratelimitd-canary. They are not a mistake.
 	code, said := output(t, map[string]string{
 		"RATELIMITD_SERVICE_HOST": "10.0.0.1", "RATELIMITD_SERVICE_PORT": "8081", "RATELIMITD_SERVICE_PORT_GRPC": "8081",
 		"RATELIMITD_PORT": "tcp://10.0.0.1:8081", "RATELIMITD_PORT_8081_TCP": "tcp://10.0.0.1:8081", "RATELIMITD_PORT_8081_TCP_ADDR": "10.0.0.1",

@@ -29,7 +29,7 @@ const (
 
 type level = *rulesv3.RateLimitDescriptor
 
-// at is a level without a limit.
+// at returns a level without a limit.
 func at(key, value string, below ...level) level {
 	return &rulesv3.RateLimitDescriptor{Key: key, Value: value, Descriptors: below}
 }

@@ -70,7 +70,7 @@ func TestExactOnCluster(t *testing.T) {
 	}
 
 	t.Run("independent", func(t *testing.T) {
-		// each cold counter gets one hit more than its limit; a request has 20 of them
+		// each cold counter is sent one hit more than its limit; a request has 20 of them
 		const cold, limit, hits, each = 10_000, 3, 4, 20
 		start := time.Now()
 		var hot atomic.Int64

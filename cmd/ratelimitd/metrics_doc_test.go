@@ -57,7 +57,7 @@ func documentedMetrics(t *testing.T) map[string]*documented {
 	return all
 }
 
-// kindByName is the type of a metric, as the page says it of names.
+// kindByName returns the type of a metric, by the page's rules for names.
 func kindByName(name string) string {
 	ends := func(with ...string) bool {
 		return slices.ContainsFunc(with, func(s string) bool { return strings.HasSuffix(name, s) })

@@ -340,7 +340,7 @@ func TestManyOverridesAreExportedAsLines(t *testing.T) {
 	}
 }
 
-// A source that has no room for an override says so, and not that it cannot be reached.
+// A source that has no room for an override reports that, instead of an unreachable source.
 func TestOverridesWithoutRoom(t *testing.T) {
 	r := redistest.Start(t)
 	tokens := tokenFile(t, adminToken)

@@ -11,7 +11,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/authoring/simulate"
 )
 
-// Commands that work on files know overrides: explain shows them, and simulate applies them.
+// Commands that work on files use overrides: explain shows them, and simulate applies them.
 func TestCommandsKnowOverrides(t *testing.T) {
 	var log strings.Builder
 	for i := range 8 {

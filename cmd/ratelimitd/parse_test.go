@@ -50,7 +50,7 @@ func TestParseIsKongs(t *testing.T) {
 		if name != wantName && wantWrong == "" || wrong != wantWrong {
 			t.Errorf("%q: command %q, error %q; want %q, %q", text, name, wrong, wantName, wantWrong)
 		}
-		want.Serve.Adjusted, got.Serve.Adjusted = adjustments{}, adjustments{} // they point to the flags of their own parser
+		want.Serve.Adjusted, got.Serve.Adjusted = adjustments{}, adjustments{} // they point to the flags of different parsers
 		if wantWrong == "" && !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}

@@ -35,7 +35,7 @@ func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]strin
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	defer time.AfterFunc(30*time.Second, cancel).Stop() // an assignment that never comes fails the test
+	defer time.AfterFunc(30*time.Second, cancel).Stop() // a missing assignment fails the test
 	stream, err := quotav3.NewRateLimitQuotaServiceClient(dial(t, addr)).StreamRateLimitQuotas(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +67,8 @@ func subscribe(t *testing.T, addr, domain string, n int, ids ...map[string]strin
 	return got
 }
 
-// A client of the rate limit quota service gets assignments, counting in memory and in Redis, and ratelimitd shares
-// shows them.
+// A client of the rate limit quota service receives assignments, with counters in memory and in Redis, and ratelimitd
+// shares shows them.
 func TestQuotaService(t *testing.T) {
 	for _, store := range []string{"memory", "redis"} {
 		t.Run(store, func(t *testing.T) {

@@ -46,8 +46,8 @@ func eachRedis(t *testing.T, test func(t *testing.T, prefix string, start func(t
 	}
 }
 
-// These variables say where a Redis is and how to log in. With all of them the service reaches it; without any one of
-// them it does not.
+// These variables are the address of a Redis and its credentials. With all of them the service reaches the Redis;
+// without any one of them it does not.
 func TestVariablesOfConnections(t *testing.T) {
 	ca, other := redistest.NewCA(t), redistest.NewCA(t)
 	mine := ca.Issue(t, "client")
@@ -97,7 +97,7 @@ func TestVariablesOfConnections(t *testing.T) {
 					t.Fatalf("with %v it is not reached:\n%s", c.good, p.Log)
 				}
 				client := ratelimitv3.NewRateLimitServiceClient(dial(t, p.GRPC))
-				// in 15 ms
+				// Redis may miss the default timeout of 15 ms
 				if _, err := client.ShouldRateLimit(t.Context(), ask("d", "k", "v")); err != nil && status.Code(err) != codes.Unavailable {
 					t.Error(err)
 				}
@@ -131,7 +131,8 @@ func TestVariablesThatCannotBe(t *testing.T) {
 	}
 }
 
-// The variables that tune envoyproxy/ratelimit's pipelines are accepted. The log says once that they have no effect.
+// The variables that tune envoyproxy/ratelimit's pipelines are accepted. The log has one line about their missing
+// effect.
 func TestVariablesWithoutEffect(t *testing.T) {
 	racetest.Sequential(t)
 	r := redistest.Start(t)
@@ -217,7 +218,7 @@ func TestVariablesOfTime(t *testing.T) {
 			}
 			return time.Since(began)
 		}
-		// The breaker opens when Redis has sent nothing for a second, whatever the timeout is.
+		// The breaker opens when Redis has sent nothing for a second, regardless of the timeout.
 		for _, variables := range [][]string{{}, {"REDIS_OP_TIMEOUT", "20s"}, {"REDIS_OP_TIMEOUT", "700ms"}} {
 			longest, least := patience/2, time.Second
 			if len(variables) > 0 && variables[1] == "700ms" {

@@ -9,8 +9,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// Called by envoyproxy/ratelimit's name, the program serves, even with arguments that it does not know. Arguments that
-// serve knows apply.
+// Called by envoyproxy/ratelimit's name, the program serves, even with arguments that serve does not have. Arguments
+// that serve has apply.
 func TestServesUnderTheReferencesName(t *testing.T) {
 	root, folder := filepath.Split(rulesOf(t, fiveADay))
 	for _, c := range []struct {

@@ -77,7 +77,7 @@ func TestRegionSettings(t *testing.T) {
 	}
 }
 
-// Rules with regions work in a service without a region, and the log says so.
+// Rules with regions work in a service without a region, and log a warning.
 func TestRegionsWithoutARegion(t *testing.T) {
 	const rule = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: day, requests_per_unit: 100, regions: {home: eu}}\n"
 	alone := begin(t, nil, "--rules", rulesOf(t, rule))

@@ -156,7 +156,7 @@ func (o *serveCommand) start(ctx context.Context, log *slog.Logger, level *loggi
 		s.answers, s.counters, s.regions, s.events, s.reservations, s.encrypt, s.trace, s.access, s.rules, s.overrides,
 	} {
 		if err := read(ctx, &opts); err != nil {
-			_ = s.tasks.Close() // the caller gets the more useful error
+			_ = s.tasks.Close() // start returns the more useful error
 			return nil, err
 		}
 	}

@@ -69,7 +69,7 @@ func TestReadmeRequests(t *testing.T) {
 	}
 	p := startProcess(t, nil, "--rules", "../../config/domains")
 	for i, want := range strings.Fields(string(shown[2])) {
-		// as curl -d sends it
+		// curl -d sends it like this
 		response, err := http.Post("http://"+p.HTTP+"/json", "application/x-www-form-urlencoded", bytes.NewReader(shown[1]))
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func TestWhereRulesAre(t *testing.T) {
 	}
 }
 
-// A change of a file changes decisions. A bad change changes nothing, and the log says where the mistake is.
+// A change of a file changes decisions. A bad change changes nothing, and the log names the place of the mistake.
 func TestReload(t *testing.T) {
 	rules := rulesOf(t, fiveADay)
 	p := startProcess(t, nil, "--rules", rules)
@@ -263,7 +263,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// After SIGTERM and SIGHUP a call in flight finishes and the exit code is 0. Health is red meanwhile.
+// After SIGTERM and SIGHUP a call in flight finishes and the exit code is 0. Health is red until then.
 func TestStopsOnSignals(t *testing.T) {
 	// A process inherits which signals are ignored, but not which are handled. So under nohup, which ignores SIGHUP, the
 	// service would ignore it too, unless this process handles it.

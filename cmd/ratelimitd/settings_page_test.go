@@ -51,7 +51,8 @@ type settingsOf struct {
 	perSecond  []string // settings of the second Redis that mean the same as the first one's
 }
 
-// text is the group's section. The settings of envoyproxy/ratelimit are collapsed: their users know them.
+// text returns the group's section. The settings of envoyproxy/ratelimit are collapsed, because their users are
+// familiar with them.
 func (g *settingsOf) text() string {
 	const head = "| variable | type (default) | meaning |\n|---|---|---|\n"
 	var b strings.Builder

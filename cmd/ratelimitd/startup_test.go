@@ -104,8 +104,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10}
 `
 
-// Without Redis the service keeps trying. Health is red until Redis has answered once, or green from the start if a
-// setting says so. on_error decides calls, in bounded time.
+// Without Redis the service keeps trying. Health is red until Redis has answered once, or green from the start with a
+// setting. on_error decides calls, in bounded time.
 func TestStartWithoutRedis(t *testing.T) {
 	for name, c := range map[string]struct {
 		env   map[string]string

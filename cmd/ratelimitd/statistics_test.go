@@ -285,7 +285,7 @@ func (d *daemon) sum(t *testing.T, want map[string]int) {
 	}
 }
 
-// With both StatsD and Prometheus on, each gets everything.
+// With both StatsD and Prometheus on, each receives all statistics.
 func TestStatsDAndPrometheus(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		t.Run(network, func(t *testing.T) {

@@ -115,8 +115,8 @@ func TestTestCommandFormats(t *testing.T) {
 	}
 }
 
-// The shipped rule files pass when the command runs in the project's top directory, as its documentation says, with
-// every rule covered.
+// The shipped rule files pass when the command runs in the project's top directory, as its documentation describes,
+// with every rule covered.
 func TestTestCommandDefault(t *testing.T) {
 	t.Chdir("../..")
 	if code, stdout, stderr := testRules(t, "--min-coverage", "100"); code != 0 {

@@ -48,7 +48,7 @@ var (
 var followed = []struct {
 	page, folder string
 	commands     int  // least number of commands on the page
-	installed    bool // the page expects an installed program; otherwise it says how to build one
+	installed    bool // whether the page expects an installed program; otherwise it explains how to build one
 }{
 	{"learn/tutorial.md", "tutorial", 20, false},
 	{"learn/first-limit.md", "first-limit", 8, false},

@@ -76,7 +76,7 @@ func listenEvents(t *testing.T, code int, config *tls.Config) (url string, reque
 }
 
 func variablesOfEvents(t *testing.T) []variable {
-	// written sends a request that is denied, stops the service, and says something about the events in the file.
+	// written sends a request that is denied, stops the service, and describes the events in the file with say.
 	written := func(descriptors int, say func([]event) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			to := filepath.Join(t.TempDir(), "events.jsonl")
@@ -89,8 +89,8 @@ func variablesOfEvents(t *testing.T) []variable {
 		}
 	}
 	count := func(all []event) string { return fmt.Sprintf("%d events", len(all)) }
-	// received sends a request that is denied, and says something about the first request to the webhook, or that there
-	// was none.
+	// received sends a request that is denied, and describes the first request to the webhook with say, or reports that
+	// there was none.
 	received := func(say func(*http.Request) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			url, requests := listenEvents(t, http.StatusOK, nil)

@@ -271,7 +271,8 @@ func listenFirst(t *testing.T, network, find string) (addr string, l look) {
 	})
 }
 
-// ads is an xDS server that keeps the requests it receives. It answers with the function answer; nil: not at all.
+// ads is an xDS server that keeps the requests it receives. It answers with the function answer, or not at all if that
+// is nil.
 type ads struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 
@@ -404,7 +405,7 @@ func shakes(debug bool, certificates ...tls.Certificate) look {
 	}
 }
 
-// profiles asks for a profile, which needs the role operate, with a client certificate.
+// profiles requests a profile, which needs the role operate, with a client certificate.
 func profiles(certificate tls.Certificate) look {
 	return running(func(t *testing.T, i *instance) string {
 		config := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}}

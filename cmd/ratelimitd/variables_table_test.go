@@ -66,7 +66,7 @@ func variablesOfRules() []variable {
 		}
 		return "rules are found"
 	}
-	// at makes a root with rules in a/b/rules.yaml and nowhere else.
+	// at creates a root with rules in a/b/rules.yaml and nowhere else.
 	at := func(name, value, root, sub, app string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			dir := t.TempDir()
@@ -104,7 +104,7 @@ func variablesOfXDS(t *testing.T) []variable {
 	ca := file(t, string(authority.PEM))
 	cert, key := pemFiles(t, authority.Issue(t, "envoy-ratelimit"))
 
-	// fromXDS looks at the first request that an xDS server gets, with one variable set.
+	// fromXDS looks at the first request that an xDS server receives, with one variable set.
 	fromXDS := func(say func(*discoveryv3.DiscoveryRequest, metadata.MD) string) func(*testing.T) (map[string]string, look) {
 		return func(t *testing.T) (map[string]string, look) {
 			a := listenADS(t, nil)

@@ -35,7 +35,7 @@ type variable struct {
 	// the service.
 	value      string
 	with       map[string]string
-	rules      []string // files; nil: five a day; empty: no directory is set
+	rules      []string // files; nil for five a day; empty for no directory
 	look       look
 	unset, set string // the observed results
 	onlySet    bool   // the default cannot be tried in a test: it is a port or a path that other programs may use
@@ -47,7 +47,7 @@ type variable struct {
 	// shownBy names a test that shows the effect. The fields above are then empty.
 	shownBy string
 
-	// silent marks a variable that changes nothing. The log says so once and names it.
+	// silent marks a variable that changes nothing. The log names it once.
 	silent bool
 
 	// bad are rejected values, each with a part of the error other than the variable's name. Bad flags, numbers, durations
@@ -77,7 +77,7 @@ func inEnvironment(env map[string]string, do func()) {
 
 // instance is the service, started in this process with its own environment.
 type instance struct {
-	svc  *service.Service // nil: it did not start
+	svc  *service.Service // nil if it did not start
 	err  error            // why it did not start
 	log  *servicetest.Log
 	dir  string // the rule directory
@@ -290,8 +290,8 @@ func (v *variable) changes(t *testing.T) {
 	}
 }
 
-// hasNoEffect checks a variable that the service accepts and ignores: the log says so once if it is set, and never if
-// it is not.
+// hasNoEffect checks a variable that the service accepts and ignores: the log has one line about that if the variable
+// is set, and none otherwise.
 func (v *variable) hasNoEffect(t *testing.T) {
 	for _, c := range []struct {
 		value string
@@ -448,7 +448,7 @@ func referenceEnvironment(t *testing.T) map[string]*struct{ kind, value string }
 	return all
 }
 
-// sameDefault reports whether a flag has envoyproxy/ratelimit's default, in whatever notation.
+// sameDefault reports whether a flag has envoyproxy/ratelimit's default, in any notation.
 func sameDefault(f *kong.Flag, theirs string) bool {
 	ours := f.Default
 	switch f.Target.Kind() {

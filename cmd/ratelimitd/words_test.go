@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A misspelled word gets an answer that names the right one.
+// The error for a misspelled word names the right one.
 func TestWordsOfTheCommandLine(t *testing.T) {
 	rules := rulesOf(t, edgeRules)
 	write(t, rules, "rules0_test.yaml", passingTest)

@@ -276,7 +276,7 @@ func (d *docker) testPrivileges(t *testing.T, id string) {
 
 var locked = map[string]any{"ReadonlyRootfs": true, "CapDrop": []string{"ALL"}}
 
-// Signals end the service immediately if there is no drain delay, and in good order.
+// Signals end the service immediately if there is no drain delay, and with exit code 0.
 func (d *docker) testSignals(t *testing.T) {
 	for _, s := range []string{"SIGTERM", "SIGHUP"} {
 		c := d.run(t, nil, locked)
@@ -445,7 +445,7 @@ func (d *docker) testRestart(t *testing.T, project string) {
 	}
 }
 
-// patient makes Envoy wait for answers: on a busy machine some take longer than the 50 ms in the file.
+// patient gives Envoy a longer timeout: on a busy machine some answers take longer than the 50 ms in the file.
 func patient(t *testing.T, project string) {
 	t.Helper()
 	name := filepath.Join(project, "deploy/compose/envoy.yaml")

@@ -80,7 +80,7 @@ func (d *docker) do(t *testing.T, method, path string, body, to any) {
 	}
 }
 
-// image makes an image of a tar file. The changes are lines of a Dockerfile.
+// image imports a tar file as an image. The changes are lines of a Dockerfile.
 func (d *docker) image(t *testing.T, name, file string, changes ...string) {
 	t.Helper()
 	f, err := os.Open(file)

@@ -136,7 +136,7 @@ func (i *image) program(t *testing.T, path string) string {
 
 const prometheusUser = 65534 // the user ID in Prometheus' own image
 
-// imagesOf makes the images that docker-compose.yml and the Dockerfile name. They are files: a daemon imports them.
+// imagesOf builds the images that docker-compose.yml and the Dockerfile name. They are files: a daemon imports them.
 func imagesOf(t *testing.T, folder string) {
 	t.Helper()
 	programs := map[string][]string{
@@ -182,7 +182,7 @@ func envoy(t *testing.T) string {
 	return found[len(found)-1]
 }
 
-// goImage makes the image in which the Dockerfile builds: Go, the commands that workshop/scripts/rootfs calls, and the
+// goImage builds the image in which the Dockerfile builds: Go, the commands that workshop/scripts/rootfs calls, and the
 // modules of go.mod, because nothing can be downloaded in the daemon's name space.
 func goImage(t *testing.T, file string) {
 	t.Helper()

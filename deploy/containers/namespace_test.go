@@ -79,7 +79,7 @@ func removeCgroups(t *testing.T, name string) {
 	}
 }
 
-// settle makes the new name spaces ones that a daemon can live in.
+// settle prepares the new name spaces for a daemon.
 func settle() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts to ourselves: %w", err)

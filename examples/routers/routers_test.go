@@ -50,7 +50,7 @@ func request(t *testing.T, url, method, path string) *http.Response {
 	return answer
 }
 
-// Requests that use up one route leave the others alone, and the values of parameters make no routes of their own.
+// Requests that use up one route do not affect the others, and the values of parameters do not create separate routes.
 func TestRoutesHaveTheirOwnCounters(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, open := range map[string]func(limits.Decider) http.Handler{"chi": Chi, "gin": Gin, "echo": Echo} {

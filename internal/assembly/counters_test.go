@@ -21,8 +21,8 @@ type front struct {
 
 func (f *front) Cleared() { f.cleared <- struct{}{} }
 
-// A process that shares a Redis remembers denials, and forgets them when another process resets the counter or gives
-// hits back. The layer of regions is the first of the chain, and learns of the reset.
+// A process that shares a Redis keeps denials, and drops them when another process resets the counter or gives hits
+// back. The layer of regions is the first of the chain, and learns of the reset.
 func TestProcessesForgetTogether(t *testing.T) {
 	server := redistest.Start(t)
 	var all [2]*assembly.Counters

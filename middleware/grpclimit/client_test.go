@@ -25,7 +25,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/middleware/internal/gate/gatetest"
 )
 
-// denial says how a server denies a call.
+// denial is a denial of a server.
 type denial struct {
 	code     codes.Code
 	delay    *durationpb.Duration // delay in RetryInfo; nil for a denial without RetryInfo
@@ -131,7 +131,7 @@ func stream(ctx context.Context, t *testing.T, c testpb.TestServiceClient, body 
 	}
 }
 
-// A client repeats a call as late as the server says, and not exactly then.
+// A client repeats a call after the server's time, and not exactly then.
 func TestRepeats(t *testing.T) {
 	for name, c := range map[string]struct {
 		denial denial
@@ -191,7 +191,7 @@ func TestReturnsDenials(t *testing.T) {
 	for name, c := range map[string]struct {
 		denial   denial
 		o        grpclimit.ClientOptions
-		deadline time.Duration // 0: none
+		deadline time.Duration // 0 for no deadline
 	}{
 		"no time":             {denial{code: codes.ResourceExhausted}, grpclimit.ClientOptions{}, 0},
 		"another code":        {denial{code: codes.Unavailable, delay: durationpb.New(time.Second)}, grpclimit.ClientOptions{}, 0},

@@ -181,7 +181,7 @@ func TestHeadersOfRules(t *testing.T) {
 	})
 }
 
-// A call larger than its limit gets no time at which to come back.
+// The denial of a call larger than its limit has no time for a retry.
 func TestNever(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNever) }
 
 func testNever(t *testing.T, l gatetest.Counting) {

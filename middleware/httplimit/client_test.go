@@ -79,7 +79,7 @@ func denying(t *testing.T, tr *httplimit.Transport, answers []answer, test func(
 
 func after(text string) http.Header { return http.Header{"Retry-After": {text}} }
 
-// A client repeats a request as late as the server says, and not exactly then.
+// A client repeats a request after the server's time, and not exactly then.
 func TestRepeats(t *testing.T) {
 	at := time.Date(2000, 1, 1, 0, 0, 8, 0, time.UTC) // synctest starts at the year 2000
 	for _, c := range []struct {
@@ -263,7 +263,7 @@ func TestSendsBodyAgain(t *testing.T) {
 	}
 }
 
-// A client does not wait for the end of a denial, and repeats its request as late as the server says.
+// A client does not wait for the end of a denial, and repeats its request after the server's time.
 func TestDenialWithoutAnEnd(t *testing.T) {
 	denied := answer{429, http.Header{"Retry-After": {"7"}, "Endless": nil}}
 	times, _ := denying(t, &httplimit.Transport{}, []answer{denied}, func(t *testing.T, client *http.Client) {
@@ -349,7 +349,7 @@ func TestLimitsWhatItSends(t *testing.T) {
 	}
 }
 
-// body is a body that knows whether it was closed.
+// body is a body that records whether it was closed.
 type body struct {
 	io.Reader
 	closed *int

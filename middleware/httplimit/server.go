@@ -88,7 +88,7 @@ type handler struct {
 	options Options
 	gate    *gate.Gate
 	next    http.Handler
-	mux     mux // nil if there is none
+	mux     mux // nil for other routers
 }
 
 // ServeHTTP implements http.Handler.

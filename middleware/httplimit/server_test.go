@@ -123,7 +123,7 @@ func TestHeadersOfRules(t *testing.T) {
 	})
 }
 
-// A request larger than its limit gets no time at which to come back.
+// The denial of a request larger than its limit has no time for a retry.
 func TestNever(t *testing.T) { gatetest.Each(t, gatetest.Rules, testNever) }
 
 func testNever(t *testing.T, l gatetest.Counting) {
@@ -363,7 +363,7 @@ func testActualCost(t *testing.T, l gatetest.Counting) {
 	for _, c := range []struct {
 		path string
 		cost uint64
-		body string // empty: the connection ends
+		body string // empty if the connection ends
 	}{
 		{"/write", 5, "12345"}, {"/nothing", 0, "-"}, {"/error", 0, "broken\n"}, {"/panic", 0, ""}, {"/abort", 7, ""},
 		{"/stream", 3, "111"}, {"/copy", 4, "1234"}, {"/hints", 0, "1"},

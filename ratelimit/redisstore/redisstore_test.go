@@ -96,7 +96,7 @@ func TestPoolOfOne(t *testing.T) {
 	})
 }
 
-// A client that ignores deadlines does not make decisions ignore them.
+// Decisions obey deadlines even if the client ignores them.
 func TestClientWithoutDeadlines(t *testing.T) {
 	r := redistest.Start(t)
 	own := goredis.NewClient(&goredis.Options{Addr: r.Addr, Protocol: 2, ReadTimeout: time.Hour})

@@ -30,7 +30,7 @@ func policiesOf(text string) ([]policy, error) {
 	return compile([]*routev3.RateLimit{one})
 }
 
-// descriptorOf is the descriptor that an item makes of a request, or "none".
+// descriptorOf returns the descriptor that an item builds from a request, or "none".
 func descriptorOf(t *testing.T, r *testRequest, item string) string {
 	t.Helper()
 	policies, err := policiesOf(item)

@@ -119,7 +119,8 @@ func TestExactlyOneEndsAPause(t *testing.T) {
 	}
 }
 
-// Requests wait for a Redis, and some leave meanwhile: each of the others is resumed, and exactly the limit passes.
+// Requests wait for a Redis, and some leave before it answers. Each of the others is resumed, and exactly the limit
+// passes.
 func TestPausedRequests(t *testing.T) {
 	const limit, workers, each = 500, 8, 100
 	rule := fmt.Sprintf("domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: %d}}]", limit)

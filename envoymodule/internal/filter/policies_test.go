@@ -10,7 +10,7 @@ import (
 
 const anAction = `actions { generic_key { descriptor_value: "a" } } `
 
-// Fields of an item besides its actions.
+// Fields of an item other than its actions.
 func TestPolicies(t *testing.T) {
 	for _, c := range []struct{ item, want string }{
 		{anAction + anAction, "generic_key=a, generic_key=a"},

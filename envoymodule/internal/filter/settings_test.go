@@ -9,7 +9,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/servicetest"
 )
 
-// A setting that a module cannot obey, or that has no effect, is an error, which says what to do. Nothing is connected
+// A setting that a module cannot obey, or that has no effect, is an error, which names the remedy. Nothing is connected
 // for that.
 func TestSettingsRejected(t *testing.T) {
 	good := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 2}}]")

@@ -14,7 +14,7 @@ func TestClient(t *testing.T) {
 		name, peer string
 		lines      []string
 		trusted    []netip.Prefix
-		want       string // empty: none
+		want       string // empty for no address
 	}{
 		{"no proxy is trusted", "192.0.2.1:5000", []string{"198.51.100.7"}, nil, "192.0.2.1"},
 		{"a client writes the header itself", "192.0.2.1:5000", []string{"198.51.100.7"}, proxies, "192.0.2.1"},

@@ -63,7 +63,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Waits are as long as the server says, and differ.
+// Waits last for at least the server's time, and differ.
 func TestWaits(t *testing.T) {
 	seen := make(map[time.Duration]bool)
 	for range 100 {
@@ -234,7 +234,7 @@ func TestReservationsEnd(t *testing.T) {
 		if held, err = g.Ask(t.Context(), limits.NewRequest("d")); err != nil || !held.Decision.Allowed {
 			t.Fatalf("%+v %v", held, err)
 		}
-		g.Commit(ctx, held, limits.Amount{Hits: 7}) // the client has gone meanwhile
+		g.Commit(ctx, held, limits.Amount{Hits: 7}) // the client has gone by now
 		if got := strings.Join(r.ended, ", "); got != "cancelled, cancelled, charged 7" {
 			t.Error(got)
 		}
