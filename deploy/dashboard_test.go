@@ -155,7 +155,7 @@ func TestDashboardHasData(t *testing.T) {
 
 type query struct{ Expr, LegendFormat string }
 
-// dashboardQueries is every query that Grafana would send, with all jobs, instances and domains chosen.
+// dashboardQueries returns every query that Grafana would send, with all jobs, instances and domains chosen.
 func dashboardQueries(t *testing.T) map[string]query {
 	t.Helper()
 	b, err := os.ReadFile(dashboardFile)

@@ -47,7 +47,7 @@ func healthChecks(n *yaml.Node) (found []healthCheck, err error) {
 	return found, nil
 }
 
-// yamlBlocks are the blocks of YAML in a page, without their indentation.
+// yamlBlocks returns the blocks of YAML in a page, without their indentation.
 func yamlBlocks(page string) (blocks []string) {
 	margin, block := "", []string(nil)
 	for line := range strings.Lines(page) {

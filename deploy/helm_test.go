@@ -59,8 +59,8 @@ func matches(t *testing.T, name string, want []byte) {
 	}
 }
 
-// valueSets are the files of helm/testdata, and the values for Envoy AI Gateway, by name: sets of values that people
-// use.
+// valueSets returns the files of helm/testdata, and the values for Envoy AI Gateway, by name: sets of values that
+// people use.
 func valueSets(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("helm/testdata/*.yaml")
@@ -115,7 +115,7 @@ func renderedAs(name, namespace string, values map[string]any) (map[string]strin
 	return short, nil
 }
 
-// chartObjects is the chart's objects for some values, decoded strictly: a field that the API does not have is an
+// chartObjects returns the chart's objects for some values, decoded strictly: a field that the API does not have is an
 // error.
 func chartObjects(t *testing.T, values map[string]any) []runtime.Object {
 	t.Helper()
@@ -410,7 +410,7 @@ func TestChartRejects(t *testing.T) {
 // value is a row of values.yaml: a value and its comment.
 type value struct{ path, fallback, comment string }
 
-// described is every value of values.yaml. A map whose keys have no comments is one value.
+// described returns every value of values.yaml. A map whose keys have no comments is one value.
 func described(t *testing.T) (all []value) {
 	t.Helper()
 	b, err := os.ReadFile(chart + "/values.yaml")
@@ -835,7 +835,7 @@ func TestChartHostileValues(t *testing.T) {
 	}
 }
 
-// texts are the paths of all values that are texts: values.schema.json.
+// texts returns the paths of all values that are texts: values.schema.json.
 func texts(t *testing.T) (all [][]string) {
 	t.Helper()
 	b, err := os.ReadFile(chart + "/values.schema.json")

@@ -107,7 +107,7 @@ func named[T runtime.Object](t *testing.T, all []runtime.Object, name string) (f
 	return found
 }
 
-// deployment is the one that runs the service.
+// deployment returns the deployment that runs the service.
 func deployment(t *testing.T, all []runtime.Object) *appsv1.Deployment {
 	t.Helper()
 	for _, o := range all {

@@ -119,7 +119,7 @@ func startRedis(t *testing.T, name string) string {
 	return "/tmp/" + name + ".sock"
 }
 
-// expressions is every PromQL expression of alerts and dashboard, by where it stands.
+// expressions returns every PromQL expression of alerts and dashboard, by where it stands.
 func expressions(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 )
 
-// open is how many configurations there are. Without one Envoy may be ending, and its log with it.
+// open is the number of configurations. Without one Envoy may be ending, and its log with it.
 var open atomic.Int64
 
 // logHandler drops records that nobody may write any more. Those for debugging are left out too: while Redis is gone

@@ -53,10 +53,10 @@ func (h envoyHost) DefineCounter(name string) (filter.Counter, error) {
 	return filter.Counter(id), nil
 }
 
-// chars are the bytes of a text, for a callback that does not keep them.
+// chars returns the bytes of a text, for a callback that does not keep them.
 func chars(text string) *C.char { return (*C.char)(unsafe.Pointer(unsafe.StringData(text))) }
 
-// view is a text of Envoy's. It is valid until the present hook ends.
+// view returns a text of Envoy's. It is valid until the present hook ends.
 func view(b C.buffer) string { return unsafe.String((*byte)(unsafe.Pointer(b.data)), int(b.length)) }
 
 // survive logs a panic instead of ending Envoy.

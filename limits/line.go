@@ -90,7 +90,7 @@ func (q *queue) released(id identity) {
 	}
 }
 
-// identity is a text that is the same for requests with the same domain and entries.
+// identity returns a text that is the same for requests with the same domain and entries.
 func (r *Request) identity() string {
 	if r == nil {
 		return "" // the decider will report that it is invalid

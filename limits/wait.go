@@ -125,7 +125,7 @@ func tooLong(wait time.Duration) error { return fmt.Errorf("%w: in %s", ErrTooLo
 // ends while it waits.
 func Sleep(ctx context.Context, d time.Duration) error { return sleep(ctx, d, nil) }
 
-// sleep is Sleep that ends early if wake has something.
+// sleep is Sleep that ends early if wake receives a value.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -115,7 +115,7 @@ func (l *Limiter) checkMatched(c *call) error {
 	return nil
 }
 
-// maxUnmatched is how many domains and keys without rules are logged.
+// maxUnmatched is the most combinations of domain and keys without rules that are logged.
 const maxUnmatched = 100
 
 func (l *Limiter) unmatched(name string, domain *descriptor.Domain, entries []descriptor.Entry) error {

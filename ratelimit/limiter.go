@@ -127,7 +127,7 @@ func (l *Limiter) openCounters(o *Options) (counters *parts.Counters, err error)
 	return counters, nil
 }
 
-// longestFirstRead is how long Open may wait for overrides.
+// longestFirstRead is the longest time for which Open waits for overrides.
 const longestFirstRead = 2 * time.Second
 
 // openOverrides applies the overrides of a source to the limiter. It returns nil without a source. Operators remove
@@ -149,7 +149,7 @@ func (l *Limiter) openOverrides(o *Options, counters *parts.Counters) (*parts.Ov
 	return parts.Follow(&l.work.Tasks, l.engine, source), nil
 }
 
-// settings are the answers that the options determine.
+// settings returns the settings of the limiter that the options determine.
 func (o *Options) settings() (limiter.Settings, error) {
 	var s limiter.Settings
 	if o.AllOrNothing {

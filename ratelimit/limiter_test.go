@@ -24,7 +24,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// stores are limiters over memory, a Redis and a cluster, for the tests that all must pass.
+// stores runs a test with limiters over memory, a Redis and a cluster.
 func stores(t *testing.T, text string, test func(t *testing.T, l *ratelimit.Limiter)) {
 	t.Run("memory", func(t *testing.T) {
 		test(t, open(t, ratelimit.Options{Dir: rulefiles.Dir(servicetest.RulesOf(t, text)), Logger: quiet}))

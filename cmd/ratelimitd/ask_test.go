@@ -578,13 +578,13 @@ func TestResetInRedis(t *testing.T) {
 	}
 }
 
-// receivedBy is how many messages a process has received about resets and refunds of others.
+// receivedBy returns how many messages a process has received about resets and refunds of others.
 func receivedBy(t *testing.T, p *servicetest.Process) int {
 	t.Helper()
 	return counted(t, p, `ratelimitd_invalidations_total{event="received"}`)
 }
 
-// sentBy is how many of these messages a process has sent.
+// sentBy returns how many of these messages a process has sent.
 func sentBy(t *testing.T, p *servicetest.Process) int {
 	t.Helper()
 	return counted(t, p, `ratelimitd_invalidations_total{event="sent"}`)

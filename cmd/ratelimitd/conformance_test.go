@@ -30,7 +30,7 @@ import (
 // group is a setup of the conformance suite.
 type group conform.Setup
 
-// moments are the times at which the recordings are replayed: midday on each day of a week, and a moment at which
+// moments returns the times at which the recordings are replayed: midday on each day of a week, and a moment at which
 // windows of all units except month and year start. The recordings have no window shorter than a minute.
 func moments() map[string]time.Time {
 	all := map[string]time.Time{"a week's midnight": time.Date(2027, time.March, 11, 0, 0, 0, 250_000_000, time.UTC)}

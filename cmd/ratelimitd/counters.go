@@ -54,7 +54,7 @@ func (*resetCommand) about() about {
 	}
 }
 
-// counterExits are the exit codes of a command that does something with counters.
+// counterExits returns the exit codes of a command that reads or changes counters.
 func counterExits(done string) []exitCode {
 	return []exitCode{
 		{0, "The counters were " + done + "."}, {1, "The server does not answer, or rejects the call."},

@@ -53,7 +53,7 @@ var otherWords = strings.NewReplacer("PASSWORD", "AUTH", "PASSWD", "AUTH", "PASS
 // no slips.
 const shortestGuess = 7
 
-// unknownVariables are variables that belong to no flag and look as if they were meant to, each with the name that was
+// unknownVariables returns the variables that belong to no flag but look like settings, each with the name that was
 // probably meant. They have no prefix, so any may belong to another program: they are only logged.
 func unknownVariables(model *kong.Application, environ []string) []string {
 	known := variables(model)

@@ -34,10 +34,10 @@ func at(key, value string, below ...level) level {
 	return &rulesv3.RateLimitDescriptor{Key: key, Value: value, Descriptors: below}
 }
 
-// same is a level whose value equals its key, as in routes and in rules that match something.
+// same returns a level whose value equals its key, as in routes and in rules with matches.
 func same(key string, below ...level) level { return at(key, key, below...) }
 
-// limitAt is a level with a limit.
+// limitAt returns a level with a limit.
 func limitAt(key, value string, n uint32, unit rulesv3.RateLimitUnit) level {
 	return &rulesv3.RateLimitDescriptor{Key: key, Value: value, RateLimit: &rulesv3.RateLimitPolicy{RequestsPerUnit: n, Unit: unit}}
 }

@@ -20,8 +20,8 @@ type eventOptions struct {
 	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"Headers for the webhook, one Name: value on each line."`
 }
 
-// longestFlush is how long a stop waits for the receiver of events, and for the collector of spans, if the stop timeout
-// is not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
+// longestFlush is the longest time for which a stop waits for the receiver of events, and for the collector of spans,
+// if the stop timeout is not shorter. One that answers takes milliseconds; one that hangs must not delay every stop.
 const longestFlush = time.Second
 
 // events opens the sink of events, if they are on.

@@ -221,7 +221,7 @@ func fill(d *explain.Descriptor, there *adminv1.PeekResponse, fromRequest bool) 
 	}
 }
 
-// now is the time of the request.
+// now returns the time of the request.
 func (o *explainCommand) now() (time.Time, error) {
 	if o.At == "" {
 		return time.Now(), nil

@@ -13,8 +13,8 @@ const (
 	// bounds of GOGC: the high one makes collections rare while the heap is small; the low one is Go's default
 	maxPercent, minPercent = 800, 100
 
-	// minChange is how far a target must move, in percent of the present one, before it is set: setting it stops the
-	// world for a moment.
+	// minChange is the smallest change of a target, in percent of the present one, that is applied: setting the target
+	// stops the world for a moment.
 	minChange = 10
 
 	// besidesHeap is roughly the memory that Go needs for stacks and its runtime, in bytes.

@@ -62,7 +62,7 @@ func describedBy(model *kong.Application, commands map[string]runner) {
 // help of serve lists them. The help of the other command lists only the flags with the tag always.
 const asServe = ", as in serve"
 
-// exitCodes are all exit codes of a command.
+// exitCodes returns all exit codes of a command.
 func exitCodes(name string, c runner) []exitCode {
 	all := c.about().exits
 	if name != "serve" && !slices.Contains(brief, name) {
@@ -71,7 +71,7 @@ func exitCodes(name string, c runner) []exitCode {
 	return all
 }
 
-// printHelp is the help of a command, or of the program.
+// printHelp prints the help of a command, or of the program.
 func (c *cli) printHelp(options kong.HelpOptions, ctx *kong.Context) error {
 	n := ctx.Selected()
 	if n == nil || !named(ctx) {
@@ -123,7 +123,7 @@ func named(ctx *kong.Context) bool {
 	return slices.ContainsFunc(ctx.Args, func(a string) bool { return a == ctx.Selected().Name })
 }
 
-// printOverview is the help of the program: its commands by group.
+// printOverview prints the help of the program: its commands by group.
 func printOverview(w io.Writer, model *kong.Application) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\nUsage: %s [COMMAND] [FLAGS]\n", model.Help, model.Name)
@@ -146,7 +146,7 @@ const (
 	documentation   = "https://github.com/ratelimitd/ratelimitd"
 )
 
-// visible are the commands that the help lists.
+// visible returns the commands that the help lists.
 func visible(model *kong.Application) []*kong.Node {
 	return slices.DeleteFunc(slices.Clone(model.Children), func(n *kong.Node) bool { return n.Hidden })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/testkit/racetest"
 )
 
-// modelOf is the model of all commands.
+// modelOf returns the model of all commands.
 func modelOf(t *testing.T) (*kong.Application, map[string]runner) {
 	t.Helper()
 	c := new(cli)

@@ -93,7 +93,7 @@ func (o *listenOptions) operators() operator.Options {
 	}
 }
 
-// leaving is how long the rest of a stop may take after the stop timeout.
+// leaving is the longest time for the rest of a stop after the stop timeout.
 const leaving = time.Second
 
 // overdue returns a channel that is closed when a stop takes too long. The stop starts with the end of ctx.
@@ -228,7 +228,7 @@ func (o *redisOptions) given() bool {
 	return o.Type != "SINGLE" || o.SocketType != "" || o.Auth != "" || o.AuthFile != "" || o.SentinelAuth != "" || o.TLS
 }
 
-// answerWithin is the longest time for an answer of one Redis.
+// answerWithin returns the longest time for an answer of one Redis.
 func (o *backendOptions) answerWithin(one *redisOptions) time.Duration {
 	if o.Both.Op > 0 {
 		return o.Both.Op
@@ -236,7 +236,7 @@ func (o *backendOptions) answerWithin(one *redisOptions) time.Duration {
 	return one.Timeout
 }
 
-// longestAnswer is the longest time that a request waits for counters in Redis.
+// longestAnswer returns the longest time that a request waits for counters in Redis.
 func (o *backendOptions) longestAnswer() time.Duration {
 	if o.UsePerSecond {
 		return max(o.answerWithin(&o.Redis), o.answerWithin(&o.PerSecond))
@@ -265,7 +265,7 @@ func (o *backendOptions) connection(one *redisOptions, settings string, log *slo
 	}
 }
 
-// jitter is the extra lifetime of keys of envoyproxy/ratelimit's format.
+// jitter returns the extra lifetime of keys of envoyproxy/ratelimit's format.
 func (o *backendOptions) jitter() time.Duration {
 	if o.JitterSeconds == nil {
 		return redis.DefaultLyftJitter

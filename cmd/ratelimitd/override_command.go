@@ -199,7 +199,7 @@ func (o *overrideCommand) show(s streams, changes []*adminv1.OverrideChange) err
 		})
 }
 
-// override is the override that the flags describe.
+// override returns the override that the flags describe.
 func (o *overrideCommand) override(of []descriptor.Entry, remove bool) (*adminv1.Override, error) {
 	c := &adminv1.Override{
 		Domain: o.Domain, Rule: o.Rule, Limit: o.LimitName, Entries: serviceclient.Entries(of), RequestsPerUnit: o.Limit,

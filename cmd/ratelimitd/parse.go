@@ -17,7 +17,7 @@ type runner interface {
 	about() about
 }
 
-// commands are the subcommands by their names on the command line.
+// commands returns the subcommands by their names on the command line.
 func (c *cli) commands() map[string]runner {
 	return map[string]runner{
 		"serve": &c.Serve, "check": &c.Check, "test": &c.Test, "conform": &c.Conform, "schema": &c.Schema,

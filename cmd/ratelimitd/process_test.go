@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(untilSignal(stopSignals()...), arguments(os.Args), os.Stdout, os.Stderr))
 }
 
-// patience is how long anything may take on a busy machine.
+// patience is the longest time for any step on a busy machine.
 const patience = servicetest.Patience
 
 // Most tests of this package use these, some in every row of a table.

@@ -18,7 +18,7 @@ import (
 	adminv1 "github.com/ratelimitd/ratelimitd/proto/ratelimitd/admin/v1"
 )
 
-// regionSettings are the settings of a replica in a region, without its port.
+// regionSettings returns the settings of a replica in a region, without its port.
 func regionSettings(t *testing.T, ca *tlstest.Authority, name, all string) map[string]string {
 	t.Helper()
 	cert, key := pemFiles(t, ca.Issue(t, "spiffe://example.org/region/"+name))

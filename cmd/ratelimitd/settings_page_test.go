@@ -70,7 +70,7 @@ func (g *settingsOf) text() string {
 	return b.String()
 }
 
-// settingsTables are the settings of serve, a section for each group: first the groups with settings of ratelimitd.
+// settingsTables returns the settings of serve, a section for each group: first the groups with settings of ratelimitd.
 func settingsTables(t *testing.T, model *kong.Application) string {
 	settings := 0
 	plainFlags := make(map[string]*kong.Flag) // flags without REDIS_PERSECOND_, by variable

@@ -38,8 +38,8 @@ func untilSignal(signals ...os.Signal) context.Context {
 	return ctx
 }
 
-// giveUp is how long a command may take to end after a signal. Some commands only read and calculate, and do not watch
-// their context.
+// giveUp is the time in which a command must end after a signal. Some commands only read and calculate, and do not
+// watch their context.
 const giveUp = time.Second
 
 // interruptible runs a command until it ends, or until a signal. After a signal the exit code identifies the signal,

@@ -51,7 +51,7 @@ func (r madeUpLog) at(i int) madeUp {
 	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), customer: customer, path: int(x % 7), plan: plans[customer%len(plans)]}
 }
 
-// displaced is the order of the requests in a log: each is within a quarter of a second of its place.
+// displaced returns the place of a request in a log: each is within a quarter of a second of its order in time.
 func displaced(i int) int { return i ^ 0xa5 }
 
 // write writes the log to a writer.

@@ -50,7 +50,7 @@ func (o *statisticsOptions) mapping(log *slog.Logger) string {
 
 const unusableMapping = "PROMETHEUS_MAPPER_YAML names a file that cannot be used: the built-in mapping is used"
 
-// tags are the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left
+// tags returns the tags of every statistic. Tags without a key or a value, which envoyproxy/ratelimit accepts, are left
 // out.
 func (s *starting) tags() ([]statsd.Tag, error) {
 	text := s.pairs("EXTRA_TAGS", s.options.Stats.Tags, func(part string) bool {
@@ -175,7 +175,7 @@ func (s *starting) sendStatistics(source statsd.Source) (prometheus.Observer, er
 	return opts.Timings, nil
 }
 
-// both is an observer that passes values to two others; either may be nil.
+// both returns an observer that passes values to two others; either may be nil.
 func both(a, b prometheus.Observer) prometheus.Observer {
 	switch {
 	case a == nil:

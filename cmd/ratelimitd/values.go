@@ -206,7 +206,7 @@ func (m *adjustments) ranged(what string, parse func(string, reflect.Value) erro
 	}
 }
 
-// clamped is the value, or the nearer end of the flag's clamp if the value is outside. NaN becomes the default.
+// clamped returns the value, or the nearer end of the flag's clamp if the value is outside. NaN becomes the default.
 func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Value) error) (reflect.Value, error) {
 	least, most, err := ends(of.Tag.Get("clamp"), value.Type(), parse)
 	switch {
@@ -223,7 +223,7 @@ func clamped(of *kong.Value, value reflect.Value, parse func(string, reflect.Val
 	return value, nil
 }
 
-// ends are the two ends of a range. An end that is left out is not valid.
+// ends returns the two ends of a range. An end that is left out is not valid.
 func ends(text string, of reflect.Type, parse func(string,
 	reflect.Value) error) (least, most reflect.Value, err error) {
 	from, to, _ := strings.Cut(text, "..")

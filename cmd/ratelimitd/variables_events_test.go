@@ -28,7 +28,7 @@ type event struct {
 	}
 }
 
-// deniedAtOnce is a request whose descriptors are all denied, at the same time.
+// deniedAtOnce returns a request whose descriptors are all denied, at the same time.
 func deniedAtOnce(n int) *ratelimitv3.RateLimitRequest {
 	r := ask("d", "k", "0")
 	for i := 1; i < n; i++ {

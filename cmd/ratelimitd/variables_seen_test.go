@@ -34,7 +34,7 @@ import (
 
 // This file has the looks that observe a service, and the servers and files that a service finds.
 
-// running is a look that requires the service to have started.
+// running returns a look that requires the service to have started.
 func running(l look) look {
 	return func(t *testing.T, i *instance) string {
 		if i.err != nil {
@@ -66,7 +66,7 @@ func times(n int, r *ratelimitv3.RateLimitRequest) []*ratelimitv3.RateLimitReque
 	return slices.Repeat([]*ratelimitv3.RateLimitRequest{r}, n)
 }
 
-// heavy is a request with this number of hits.
+// heavy returns a request with this number of hits.
 func heavy(hits uint32, r *ratelimitv3.RateLimitRequest) *ratelimitv3.RateLimitRequest {
 	r = proto.Clone(r).(*ratelimitv3.RateLimitRequest) //nolint:forcetypeassert // it is one
 	r.HitsAddend = hits

@@ -79,7 +79,7 @@ func (b build) writeJSON(w io.Writer) error {
 	return e.Encode(b)
 }
 
-// metric is ratelimitd_build_info.
+// metric returns ratelimitd_build_info.
 func (b build) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "ratelimitd_build_info",

@@ -84,7 +84,7 @@ func unknownFlag(model *kong.Application, args []string) error {
 	return nil
 }
 
-// flagsByName are the flags of a command by all names that they may be given by.
+// flagsByName returns the flags of a command by all names that they may be given by.
 func flagsByName(command *kong.Node) map[string]*kong.Flag {
 	known := make(map[string]*kong.Flag)
 	for _, flags := range command.AllFlags(false) {

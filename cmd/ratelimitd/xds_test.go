@@ -67,7 +67,7 @@ func (g *gateway) set(version string, all ...types.Resource) {
 	}
 }
 
-// perDay is a resource in Envoy Gateway's form: a domain for a listener, a route, and a rule of the route.
+// perDay returns a resource in Envoy Gateway's form: a domain for a listener, a route, and a rule of the route.
 func perDay(domain string, requests uint32) *rulesv3.RateLimitConfig {
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	return &rulesv3.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*rulesv3.RateLimitDescriptor{{
@@ -79,7 +79,7 @@ func perDay(domain string, requests uint32) *rulesv3.RateLimitConfig {
 	}}}
 }
 
-// askRoute is a request that matches such a rule.
+// askRoute returns a request that matches such a rule.
 func askRoute(domain, address string) *ratelimitv3.RateLimitRequest {
 	const route = "httproute/default/shop/rule/0/match/0/*"
 	return ask(domain, route, route, "rule-0-match-0", "rule-0-match-0", "remote_address", address)

@@ -476,7 +476,7 @@ func (d *docker) awaitHealth(t *testing.T, service string) {
 
 var failed = regexp.MustCompile(`(?m)^cluster\.upstream\.ratelimit\.error: (\d+)$`)
 
-// undecided is how many requests Envoy has let pass without an answer.
+// undecided returns how many requests Envoy has let pass without an answer.
 func undecided(t *testing.T) (n int) {
 	t.Helper()
 	_, text, err := page(t.Context(), "http://127.0.0.1:9901/stats?filter=ratelimit")

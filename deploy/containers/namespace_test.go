@@ -55,7 +55,7 @@ func inNamespaces(t *testing.T, folder string) {
 	}
 }
 
-// cgroup is the parent of the containers' control groups.
+// cgroup returns the parent of the containers' control groups.
 func cgroup(folder string) string { return "/" + filepath.Base(folder) }
 
 // removeCgroups removes the control groups that the daemon leaves: empty directories.

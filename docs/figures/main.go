@@ -60,7 +60,7 @@ var rows = []row{
 		Algorithm: descriptor.LeakyBucket, Burst: 9, NoDelay: descriptor.NoDelayAll}},
 }
 
-// arrivals are the arrival times of requests, in seconds: eight late in the first minute, eight early in the
+// arrivals returns the arrival times of requests, in seconds: eight late in the first minute, eight early in the
 // second, then one every four seconds.
 func arrivals() []float64 {
 	var at []float64

@@ -59,7 +59,7 @@ func run(ctx context.Context, listen, rules, redis string) error {
 var proxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
 	netip.MustParsePrefix("10.0.0.0/8")}
 
-// customer is the key of a customer. It is a secret, so only its hash is counted.
+// customer returns the key of a customer. It is a secret, so only its hash is counted.
 func customer(key string) httplimit.Key { return httplimit.Header("X-Api-Key", key).Hashed() }
 
 // routes returns the handler of all pages. Requests are limited, and so are the words that summaries have.

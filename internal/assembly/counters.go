@@ -123,7 +123,7 @@ func (c *Counters) openRedis(tasks *Tasks, o *Options, resets *redis.Invalidatio
 	return &redis.Pair{PerSecond: perSecond, Other: store, GaveBack: c.GaveBack}, nil
 }
 
-// longestAnswer is the longest time that a take waits for Redis.
+// longestAnswer returns the longest time that a take waits for Redis.
 func (o *Options) longestAnswer() time.Duration {
 	if o.PerSecond == nil {
 		return o.Redis.Timeout

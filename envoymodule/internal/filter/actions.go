@@ -51,7 +51,7 @@ func compileAction(of *routev3.RateLimit_Action) (action, error) {
 	}
 }
 
-// notSupported is the error about the field of a oneof that is set.
+// notSupported returns the error about the field of a oneof that is set.
 func notSupported(m proto.Message, oneof protoreflect.Name) error {
 	r := m.ProtoReflect()
 	if field := r.WhichOneof(r.Descriptor().Oneofs().ByName(oneof)); field != nil {

@@ -167,7 +167,7 @@ func (f *Filter) headers(d *limiter.Decision) []limiter.Header {
 	return headers
 }
 
-// remaining is the limit_remaining that the service sends: none over the limit.
+// remaining returns the limit_remaining that the service sends: none over the limit.
 func remaining(s *limiter.Status) uint64 {
 	if s.Code == limiter.OverLimit {
 		return 0

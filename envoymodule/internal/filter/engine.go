@@ -179,7 +179,7 @@ func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
 	return nil
 }
 
-// settings are the answers that the configuration determines.
+// settings returns the settings of the limiter that the configuration determines.
 func (o *engineSettings) settings() limiter.Settings {
 	s := limiter.Settings{
 		Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Metadata: o.Metadata || o.Explain, Explain: o.Explain,

@@ -40,7 +40,7 @@ type building struct {
 	text          []byte
 }
 
-// span is where the value of an entry is in the text. from -1: the entry has it already.
+// span is the place of an entry's value in the text. from is -1 if the entry has its value already.
 type span struct{ from, to int }
 
 const constant = -1
@@ -221,7 +221,7 @@ func textHits(text string) (uint64, bool) {
 	return wholeHits(n)
 }
 
-// remoteAddress is the address of the client, as far as Envoy trusts X-Forwarded-For.
+// remoteAddress returns the address of the client, as far as Envoy trusts X-Forwarded-For.
 func (b *building) remoteAddress() (netip.Addr, bool) {
 	text, _ := b.stream.RemoteAddress()
 	at, err := netip.ParseAddrPort(text) // a unix socket has none

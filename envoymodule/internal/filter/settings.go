@@ -82,7 +82,7 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// names are the names of a struct's settings.
+// names returns the names of a struct's settings.
 func names(of reflect.Type, all map[string]bool) map[string]bool {
 	for field := range of.Fields() {
 		if field.Anonymous {
@@ -249,5 +249,5 @@ func ReadRoute(config []byte) (*Route, error) {
 	return &Route{domain: m.GetDomain(), policies: policies}, err
 }
 
-// sorted are the keys of a map in order, so that messages are the same each time.
+// sorted returns the keys of a map in order, so that messages are the same each time.
 func sorted(of map[string]string) []string { return slices.Sorted(maps.Keys(of)) }

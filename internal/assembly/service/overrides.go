@@ -11,8 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric/prom"
 )
 
-// longestFirstRead is how long the first read of overrides may keep the service from answering. A million overrides
-// take some ten seconds, and a Redis that does not answer takes two.
+// longestFirstRead is the longest time for which the first read of overrides may keep the service from answering. A
+// million overrides take some ten seconds, and a Redis that does not answer takes two.
 const longestFirstRead = 30 * time.Second
 
 // followOverrides applies the overrides of their source to the limiter, if there is one.
@@ -38,7 +38,7 @@ func (s *Service) followOverrides() error {
 	return nil
 }
 
-// operatorsOverrides are the overrides that operators see and change.
+// operatorsOverrides returns the overrides that operators see and change.
 func (s *Service) operatorsOverrides() operator.Overrides {
 	o := operator.Overrides{Name: s.o.Overrides.Name, InForce: s.Limiter.Overrides, Peek: s.Limiter.PeekWith}
 	if s.overrides == nil {

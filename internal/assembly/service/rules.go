@@ -93,7 +93,7 @@ func (s *Service) rulesSince() time.Time {
 	return time.Time{}
 }
 
-// files is the state of every rule file or xDS resource.
+// files returns the state of every rule file or xDS resource.
 func (s *Service) files() []descriptor.FileStatus {
 	if s.o.Rules.Folder == nil {
 		return s.o.Rules.Server.Files()

@@ -197,7 +197,7 @@ func (s *scrapes) make(form string, a *scraped) {
 	close(a.done)
 }
 
-// compressing is where an answer is written to.
+// compressing is the ResponseWriter to which an answer is written.
 type compressing struct {
 	answer *scraped
 	to     *gzip.Writer

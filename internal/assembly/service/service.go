@@ -194,7 +194,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// endingWith is a context that ends with its parent, or when done is closed.
+// endingWith returns a context that ends with its parent, or when done is closed.
 func endingWith(parent context.Context, done <-chan struct{}) context.Context {
 	ctx, cancel := context.WithCancel(parent)
 	go func() {

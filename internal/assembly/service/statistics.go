@@ -7,7 +7,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/statsd"
 )
 
-// poolStatistic is envoyproxy/ratelimit's name for the connections to this Redis.
+// poolStatistic returns envoyproxy/ratelimit's name for the connections to this Redis.
 func (s *Service) poolStatistic(c *assembly.Connected) string {
 	if c != s.counters.Redis[0] {
 		return "ratelimit.redis_per_second_pool"
@@ -15,7 +15,7 @@ func (s *Service) poolStatistic(c *assembly.Connected) string {
 	return "ratelimit.redis_pool"
 }
 
-// statistics are envoyproxy/ratelimit's statistics, under its names.
+// statistics returns envoyproxy/ratelimit's statistics, under its names.
 func (s *Service) statistics() statsd.Source {
 	return statsd.Source{
 		Counters: func(visit func(path, stat string, n uint64)) {

@@ -12,8 +12,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/limits"
 )
 
-// endTimeout is how long a commit or a cancel may take. The context of the request may have ended by then, so it does
-// not count.
+// endTimeout is the longest time for a commit or a cancel. The context of the request may have ended by then, so it
+// does not count.
 const endTimeout = time.Second
 
 // Gate asks a decider. It may be used by any number of goroutines.
