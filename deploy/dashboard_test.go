@@ -415,7 +415,7 @@ func TestDashboardLinks(t *testing.T) {
 	}
 }
 
-// TestDashboardAxes wants a unit on every axis. Where numbers have none, the label of the axis names the counted
+// TestDashboardAxes checks that every axis has a unit. Where numbers have none, the label of the axis names the counted
 // things. A panel that shows both rates and amounts has an axis for each.
 func TestDashboardAxes(t *testing.T) {
 	for _, p := range panels(t) {

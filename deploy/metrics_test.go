@@ -296,7 +296,7 @@ func TestDashboard(t *testing.T) {
 
 var quotedMetric = regexp.MustCompile("ratelimitd_[a-z_]+")
 
-// TestMetricsAreDocumented wants every metric of alerts and dashboard in the docs.
+// TestMetricsAreDocumented checks that the docs explain every metric of alerts and dashboard.
 func TestMetricsAreDocumented(t *testing.T) {
 	var docs strings.Builder
 	files, err := filepath.Glob("../docs/*/*.md")

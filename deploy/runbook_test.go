@@ -8,9 +8,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// TestEveryAlertIsExplained wants for each alert a section of docs/do/runbook.md that its runbook_url leads to, with
-// its meaning, the places to look at and the steps to take. It also wants tests in which the alert is silent and in
-// which it fires, and no section without an alert.
+// TestEveryAlertIsExplained checks that each alert has a section of docs/do/runbook.md that its runbook_url leads to,
+// with its meaning, the places to look at and the steps to take. Each alert also has tests in which it is silent and in
+// which it fires, and no section is without an alert.
 func TestEveryAlertIsExplained(t *testing.T) {
 	type file struct {
 		Groups []struct {

@@ -15,8 +15,8 @@ import (
 // open is the number of configurations. Without one Envoy may be ending, and its log with it.
 var open atomic.Int64
 
-// logHandler drops records that nobody may write any more. Those for debugging are left out too: while Redis is gone
-// there may be one for each request.
+// logHandler drops records while there is no configuration. It also drops debug records: while Redis is gone there may
+// be one for each request.
 type logHandler struct{ slog.Handler }
 
 func newLogHandler() slog.Handler {

@@ -84,7 +84,7 @@ func (s envoyStream) Flag(text string) {
 	C.ratelimitd_flag(s.c.envoy, chars(text), C.size_t(len(text)))
 }
 
-// pack copies headers into one block of C's memory. Envoy wants the keys in lower case.
+// pack copies headers into one block of C's memory. Envoy requires keys in lower case.
 func pack(headers []limiter.Header) *C.block {
 	size := C.sizeof_block
 	for i := range headers {
@@ -170,7 +170,7 @@ func ratelimitd_request(s *C.stream) (status C.int) {
 func ratelimitd_resume(s *C.stream) {
 	handle, envoy := s.paused, s.envoy
 	s.paused = 0
-	result := filter.Continue // if the module cannot answer
+	result := filter.Continue // result if the module cannot answer
 	defer func() {
 		if result == filter.Continue {
 			C.envoy_dynamic_module_callback_http_filter_continue_decoding(envoy)

@@ -13,7 +13,7 @@ import (
 // rules may have made room since.
 const fresh = time.Second
 
-// lines holds a line for each limit that somebody waits for now.
+// lines holds a line for each limit that a goroutine waits for now.
 var lines = queue{byID: make(map[identity]*line)}
 
 // queue holds the lines of callers, by identity. A caller is a goroutine in Wait or Acquire.
@@ -32,7 +32,7 @@ type identity struct {
 // decider. The fields are guarded by queue.mu.
 type line struct {
 	callers list.List // turns (*turn), the first caller in front
-	room    time.Time // when there will be room, according to the last answer
+	room    time.Time // time when there will be room, according to the last answer
 	at      time.Time // time of the last answer
 }
 
@@ -119,7 +119,7 @@ func (t *turn) leave() {
 	if front := l.callers.Front(); front != nil {
 		next := front.Value.(*turn)
 		select {
-		case <-next.first: // it was the first already: this one has left from behind it
+		case <-next.first: // next is the first already: t has left from behind it
 		default:
 			close(next.first)
 		}

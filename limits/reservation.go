@@ -15,7 +15,7 @@ type Reserver interface {
 
 // ReserveOptions are the settings of a reservation. The zero value is ready to use.
 type ReserveOptions struct {
-	TTL time.Duration // how long it lasts without Commit, Cancel or Extend; 0 means the rule's default
+	TTL time.Duration // lifetime without Commit, Cancel or Extend; 0 means the rule's default
 	// MinHits is the smallest amount to reserve if the whole amount does not fit. Then as much as fits is reserved. 0
 	// means all or nothing.
 	MinHits uint64

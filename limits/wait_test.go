@@ -14,7 +14,7 @@ import (
 // answers gives one decision after the other.
 type answers struct {
 	list  []limits.Decision
-	asked []time.Duration // when Decide was called, after start
+	asked []time.Duration // times of the calls of Decide, after start
 	start time.Time
 }
 

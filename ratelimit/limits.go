@@ -38,7 +38,7 @@ const (
 	OnFailureAllow   = limits.OnFailureAllow   // the request passes
 	OnFailureDeny    = limits.OnFailureDeny    // the request is denied
 	OnFailureError   = limits.OnFailureError   // the request gets an error instead of a decision
-	OnFailureLocal   = limits.OnFailureLocal   // this process counts
+	OnFailureLocal   = limits.OnFailureLocal   // this process counts instead of Redis
 )
 
 // The bases of an answer.

@@ -84,7 +84,7 @@ const (
 	TokenBucket   = Algorithm(descriptor.TokenBucket)   // Burst immediately, then Requests per Window, evenly
 	// requests wait for their turn: one each Window/Requests, at most Burst of them
 	LeakyBucket = Algorithm(descriptor.LeakyBucket)
-	// Requests at the same time; a place that nobody gives back is free after Window
+	// Requests at the same time; a place that is not given back is free after Window
 	Concurrency = Algorithm(descriptor.Concurrency)
 )
 
@@ -106,7 +106,7 @@ func Bucket(n uint64, window time.Duration, burst uint64) Limit {
 	return Limit{Requests: n, Window: window, Algorithm: TokenBucket, Burst: burst}
 }
 
-// AtOnce allows n requests at the same time. A place that nobody gives back, because a program died, is free after a
+// AtOnce allows n requests at the same time. A place that is not given back, because a program died, is free after a
 // time.
 func AtOnce(n uint64, freeAfter time.Duration) Limit {
 	return Limit{Requests: n, Window: freeAfter, Algorithm: Concurrency}

@@ -176,7 +176,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// A limiter with rules in code and counters in memory lives in a bubble of testing/synctest, where time is the test's.
+// A limiter with rules in code and counters in memory works in a bubble of testing/synctest, where the test controls
+// the time.
 func TestTimeIsTheTests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, err := ratelimit.New("api", ratelimit.Rule{Key: "customer", Limit: ratelimit.PerDay(1)})

@@ -88,7 +88,7 @@ func expired(o *override.Numbers, now time.Time) bool {
 	return o.ExpiresAt != 0 && o.ExpiresAt <= now.Unix()
 }
 
-// load writes the overrides of a file, as many in each call as fit. First it checks them all.
+// load writes the overrides of a file, with as few calls as possible. First it checks all of them.
 func (o *overrideCommand) load(ctx context.Context, s streams) error {
 	if len(o.Arguments) != 1 {
 		return misuse(errors.New("write one file: ratelimitd override import FILE, or - for the standard input"))

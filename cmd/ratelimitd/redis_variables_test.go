@@ -165,7 +165,7 @@ func TestVariablesWithoutEffect(t *testing.T) {
 // silent accepts connections and never answers.
 type silent struct {
 	net.Listener
-	left chan time.Duration // how long each connection stayed open
+	left chan time.Duration // lifetime of each connection
 }
 
 func startSilent(t *testing.T) *silent {

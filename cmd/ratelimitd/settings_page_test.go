@@ -75,7 +75,7 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 	settings := 0
 	plainFlags := make(map[string]*kong.Flag) // flags without REDIS_PERSECOND_, by variable
 	var groups []*settingsOf
-	var silent []string // without effect
+	var silent []string // settings without effect
 	for _, f := range model.DefaultCmd.Flags {
 		if f.Hidden || len(f.Envs) == 0 {
 			continue

@@ -217,7 +217,7 @@ func TestHealthFollowsRedis(t *testing.T) {
 	for _, step := range []struct {
 		what        string
 		do          func(testing.TB)
-		lost, found int // how often that has been logged by then
+		lost, found int // how often the log has reported each by then
 		green       bool
 	}{
 		{"killed", r.Kill, 1, 0, false},
@@ -258,7 +258,7 @@ func TestJSONWithoutRedis(t *testing.T) {
 	}
 }
 
-// Health is red while Redis answers and rejects every call, whatever the settings are, and even if that starts later.
+// Health is red while Redis answers and rejects every call, regardless of the settings, and even if that starts later.
 // The page of health shows the reason. It is green again when Redis accepts the calls.
 func TestHealthWhenRedisRejects(t *testing.T) {
 	server := redistest.Start(t)

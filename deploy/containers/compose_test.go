@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	patience  = time.Minute     // how long anything may take on a busy machine
+	patience  = time.Minute     // longest time for any step on a busy machine
 	largest   = 48 << 20        // bytes of the image: docs/do/containers.md
-	quickStop = 2 * time.Second // without a drain delay; it takes a tenth of it on a machine that is idle
+	quickStop = 2 * time.Second // longest stop without a drain delay; an idle machine takes a tenth of it
 )
 
 // services are all of docker-compose.yml but Grafana.

@@ -91,7 +91,7 @@ func (c *Chain) cleared() {
 
 // GaveBack drops the denial of a counter, on this replica and on others where needed.
 func (c *Chain) GaveBack(t *backend.Take, o *backend.Outcome) {
-	if c.Denials != nil { // else the others have none either
+	if c.Denials != nil { // without a cache here, the other replicas have none either
 		c.Denials.GaveBack(t, o)
 	}
 }

@@ -132,7 +132,7 @@ type Result uint8
 // The results.
 const (
 	Continue Result = iota
-	Stop            // it has been answered
+	Stop            // the request has been answered
 	Pause           // the request waits: Resume or Leave comes next
 )
 
@@ -161,7 +161,7 @@ const (
 	paused                // the request waits
 	answered              // the decision has been made, or could not be made
 	late                  // the deadline has passed
-	ended                 // nobody wants the answer any more
+	ended                 // the request has ended or is answered: drop the decision
 )
 
 // deadline is a context that only has a deadline. Without a channel no goroutine has to end it: the store watches the

@@ -61,7 +61,7 @@ func (r *testRequest) Waker() Waker {
 
 type testWaker struct {
 	woken, freed atomic.Int32
-	late         atomic.Bool // it was used after it was freed
+	late         atomic.Bool // whether Wake was called after Free
 	wakes        chan struct{}
 }
 
@@ -162,8 +162,8 @@ func TestPausedRequests(t *testing.T) {
 	}
 }
 
-// Filters with the same store count together, even if their other settings differ, and an engine lives as long as one
-// of its filters.
+// Filters with the same store share its counters, even if their other settings differ. An engine exists until its last
+// filter is closed.
 func TestFiltersShareTheirCounters(t *testing.T) {
 	dir := servicetest.RulesOf(t, "domain: d\ndescriptors: [{key: generic_key, rate_limit: {unit: day, requests_per_unit: 2}}]")
 	servicetest.NotAtMidnight()

@@ -54,7 +54,7 @@ type Options struct {
 type Rules struct {
 	Folder *config.Folder // nil if Server sends the rules
 	Dir    string         // directory of Folder
-	Hint   string         // what to do if its rules cannot be loaded
+	Hint   string         // advice in the error if the rules cannot be loaded
 
 	Server     *xds.Client
 	ServerName string

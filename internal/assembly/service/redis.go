@@ -28,7 +28,7 @@ func (o *RedisHealth) backOff() backoff.BackOff {
 }
 
 const (
-	pingEvery = time.Second // if health follows Redis, or after Redis has rejected a call
+	pingEvery = time.Second // interval of pings if health follows Redis, or after Redis has rejected a call
 	// pingTimeout bounds each ping. Making a connection may take longer: it continues in the background, and a later ping
 	// uses it.
 	pingTimeout = time.Second

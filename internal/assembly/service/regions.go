@@ -26,7 +26,7 @@ func (s *Service) across(here backend.Store) (_ assembly.Regions, err error) {
 	return s.regions, nil
 }
 
-// elsewhere tells whether another region counts a limit. It is nil if no region is set.
+// elsewhere returns a function that reports whether another region counts a limit. It is nil if no region is set.
 func (s *Service) elsewhere() func(key []byte, l *descriptor.Limit) bool {
 	if s.regions == nil {
 		return nil

@@ -42,7 +42,7 @@ func (s *Service) reserves() func() bool {
 				return true
 			}
 		}
-		seen.Store(tree) // it has none
+		seen.Store(tree) // the tree has no rule with reservations
 		return false
 	}
 }

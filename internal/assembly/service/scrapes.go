@@ -32,7 +32,7 @@ type scrapes struct {
 	room  *intake.Class // the bytes of answers that peers still read
 
 	making  sync.Mutex // held while an answer is made
-	earlier time.Time  // when the next answer may be made; guarded by making
+	earlier time.Time  // earliest time of the next answer; guarded by making
 
 	mu    sync.Mutex
 	next  map[string]*scraped // next answer in each form; scrapes join it until its writing starts
@@ -185,7 +185,7 @@ func (s *scrapes) make(form string, a *scraped) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if size := int64(body.Len()); a.readers > 0 && s.room.Take(size) {
-		a.body, a.kept = bytes.Clone(body.Bytes()), size // a buffer has up to twice as much
+		a.body, a.kept = bytes.Clone(body.Bytes()), size // the buffer may be twice as large
 	} else {
 		body.Reset()
 		to := compressor(&body)

@@ -13,7 +13,7 @@ const (
 
 // Waits are the waits of one request between its attempts.
 type Waits struct {
-	Attempts int           // number of attempts that remain
+	Attempts int           // remaining attempts
 	Left     time.Duration // most time to wait from now on, in all
 
 	jitter time.Duration
