@@ -15,8 +15,8 @@ import (
 // open is the number of configurations. Without one Envoy may be ending, and its log with it.
 var open atomic.Int64
 
-// logHandler drops records while there is no configuration. It also drops debug records: while Redis is gone there may
-// be one for each request.
+// logHandler drops records without an open configuration. It also drops debug records: while Redis is gone there may be
+// one for each request.
 type logHandler struct{ slog.Handler }
 
 func newLogHandler() slog.Handler {

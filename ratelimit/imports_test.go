@@ -18,7 +18,7 @@ func TestImports(t *testing.T) {
 	for _, c := range []struct {
 		packages string
 		most     int      // packages of other modules; each is something to trust, and to update
-		unwanted []string // in addition to packages that only the service needs
+		unwanted []string // more prefixes of packages that it must not link
 	}{
 		{".", 12, []string{"net/http", "crypto/tls", redis, watcher}},
 		{"./rulefiles", 16, []string{"net/http", "crypto/tls", redis}},

@@ -74,8 +74,8 @@ func TestWhereOperatorsAre(t *testing.T) {
 	}
 }
 
-// At the start the log warns of an admin port that others can reach and that needs no credentials. There is no warning
-// for a port that needs them.
+// At the start the log warns of an admin port that others can reach and that needs no credentials. A port with
+// credentials causes no warning.
 func TestUnguardedDebugPort(t *testing.T) {
 	const warning = "anyone who can reach the admin port can read its pages"
 	for name, c := range map[string]struct {
