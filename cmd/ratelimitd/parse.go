@@ -41,8 +41,7 @@ func parse(parser *kong.Kong, args []string) (name string, err error) {
 		return "", err
 	}
 	if slices.ContainsFunc(line.Path, func(p *kong.Path) bool {
-		return p.Flag != nil &&
-			p.Flag == parser.Model.HelpFlag
+		return p.Flag != nil && p.Flag == parser.Model.HelpFlag
 	}) {
 		return "", line.PrintUsage(false)
 	}

@@ -152,9 +152,8 @@ func (o *simulateCommand) maxErrors() (badLines int, share float64, err error) {
 		return -1, share, nil
 	}
 	if badLines, err = strconv.Atoi(o.MaxErrors); err != nil {
-		return 0, 0,
-			fmt.Errorf("--max-errors %s: use a number of lines such as 1000, a share such as 0.5%%, or -1 for no bound",
-				o.MaxErrors)
+		return 0, 0, fmt.Errorf("--max-errors %s: use a number of lines such as 1000, a share such as 0.5%%, "+
+			"or -1 for no bound", o.MaxErrors)
 	}
 	return badLines, 0, nil
 }
@@ -229,8 +228,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		log := simulate.Log{Name: name, Open: func() (io.ReadCloser, error) { return os.Open(name) }}
 		if name == "-" {
 			log = simulate.Log{Name: "standard input", Open: func() (io.ReadCloser, error) {
-				return io.NopCloser(os.Stdin),
-					nil
+				return io.NopCloser(os.Stdin), nil
 			}}
 		} else if info, err := os.Stat(name); err != nil {
 			return nil, fmt.Errorf("read log: %w", err)

@@ -23,7 +23,7 @@ import (
 // tutorialBlock matches the blocks of a page. A comment before a block may define its meaning.
 //
 //	<!-- file: NAME -->    the block is the content of this file
-//	<!-- append: NAME -->  so is it, below what the file has
+//	<!-- append: NAME -->  so is it, below the text of the file
 //	<!-- steps -->         each run: in it is a command that must succeed
 //	<!-- envoy: DOMAIN --> Envoy's rate_limits for rules of the page
 //

@@ -112,7 +112,8 @@ func x(s float64) float64 { return left + (s-from)/(to-from)*(width-left-right) 
 const dark = `<style>
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } text[fill="#57606a"] { fill: #a3abb4 } path[stroke="#d0d7de"] { stroke: #3d444d }
-  circle { fill: #57d16f } circle[fill="#9a6700"] { fill: #d29922 } path[stroke="#cf222e"] { stroke: #ff7b72 } path[stroke="#9a6700"] { stroke: #d29922 }
+  circle { fill: #57d16f } circle[fill="#9a6700"] { fill: #d29922 } 
+  path[stroke="#cf222e"] { stroke: #ff7b72 } path[stroke="#9a6700"] { stroke: #d29922 }
 }
 </style>
 `

@@ -81,7 +81,8 @@ func (m *metrics) families() []metric.Family {
 	}
 	return []metric.Family{
 		{
-			Name: "ratelimitd_rule_file_state", Help: "1 for each rule file or xDS resource in its state: loaded, stale or rejected.",
+			Name:   "ratelimitd_rule_file_state",
+			Help:   "1 for each rule file or xDS resource in its state: loaded, stale or rejected.",
 			Labels: []string{"file", "state"},
 			Levels: func(emit metric.Emit) {
 				for _, f := range now().files {

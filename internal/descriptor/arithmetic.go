@@ -131,7 +131,8 @@ func (l *Limit) compileTokenBucket(length int64) error {
 			"a token_bucket that is never refilled; use fixed_window with 0 to deny everything")
 	}
 	if l.Interval {
-		if refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests); refills > maxHorizon.Microseconds()/length {
+		refills := (int64(l.Burst) + int64(l.Requests) - 1) / int64(l.Requests)
+		if refills > maxHorizon.Microseconds()/length {
 			return limitErrorf("burst", "the bucket would take more than 90 years to fill")
 		}
 		return nil

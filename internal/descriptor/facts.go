@@ -74,8 +74,7 @@ var RuleFacts = Facts[Rule]{
 	{Key: "unlimited", text: func(r *Rule) string { return when(r.Unlimited, "true") }},
 	{Key: "detailed_metric", hidden: true, text: func(r *Rule) string { return when(r.DetailedMetric, "true") }},
 	{Key: "overridable", hidden: true, text: func(r *Rule) string {
-		return when(r.Overridable(),
-			decimal(r.OverrideMax))
+		return when(r.Overridable(), decimal(r.OverrideMax))
 	}},
 	{Key: "usage", hidden: true, text: func(r *Rule) string { return when(r.Usage, "true") }},
 	{Key: "replaces", hidden: true, text: func(r *Rule) string {

@@ -22,8 +22,7 @@ func (m *metrics) ofLimits(r *descriptor.Rule) []*limitSeries {
 		name := r.Limits[i].Name
 		id := strconv.Itoa(len(r.Path)) + ":" + r.Path + name // the length keeps two parts apart that may have any bytes
 		all[i] = m.limits.Add(id, 1, func(string) *limitSeries {
-			return &limitSeries{Domain: r.Domain, Rule: belowDomain(r),
-				Limit: name}
+			return &limitSeries{Domain: r.Domain, Rule: belowDomain(r), Limit: name}
 		})
 		if all[i] == nil {
 			all[i] = m.limits.Other

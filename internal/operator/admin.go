@@ -220,8 +220,7 @@ func choice(first bool, one, other string) string {
 }
 
 func sortedFiles(files []descriptor.FileStatus) []descriptor.FileStatus {
-	return slices.SortedFunc(slices.Values(files), func(a,
-		b descriptor.FileStatus) int {
+	return slices.SortedFunc(slices.Values(files), func(a, b descriptor.FileStatus) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }

@@ -114,8 +114,7 @@ func addPages(mux *http.ServeMux, opts *Options) {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	// Not the whole command line: it may contain passwords.
-	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter,
-		_ *http.Request) {
+	mux.HandleFunc("/debug/pprof/cmdline", func(w http.ResponseWriter, _ *http.Request) {
 		endpoint.WriteText(w, http.StatusOK, os.Args[0])
 	})
 }

@@ -244,7 +244,8 @@ var describeKuadrantFile = sync.OnceFunc(func() {
 		return &descriptorpb.MethodDescriptorProto{Name: &name, InputType: &in, OutputType: &out}
 	}
 	envoy := ratelimitv3.File_envoy_service_ratelimit_v3_rls_proto
-	common := (&ratelimitv3.RateLimitRequest{}).ProtoReflect().Descriptor().Fields().ByName("descriptors").Message().ParentFile()
+	entries := (&ratelimitv3.RateLimitRequest{}).ProtoReflect().Descriptor().Fields().ByName("descriptors")
+	common := entries.Message().ParentFile()
 	file := &descriptorpb.FileDescriptorProto{
 		Name: proto.String(kuadrantFile), Package: proto.String(kuadrantPackage), Syntax: proto.String("proto3"),
 		Dependency: []string{envoy.Path(), common.Path(), durationpb.File_google_protobuf_duration_proto.Path()},

@@ -26,8 +26,10 @@ const (
 )
 
 var (
-	errMalformedReport error = &limiter.InvalidError{Message: "malformed envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports"}
-	errManyUsages            = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: more than %d in one message",
+	errMalformedReport error = &limiter.InvalidError{
+		Message: "malformed envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports",
+	}
+	errManyUsages = status.Errorf(codes.ResourceExhausted, "bucket_quota_usages: more than %d in one message",
 		maxReportUsages)
 	errManyEntries = status.Errorf(codes.ResourceExhausted,
 		"bucket_quota_usages: bucket ids with more than %d entries in one message", maxReportEntries)

@@ -59,9 +59,11 @@ func watches(ctx context.Context, at string, _ bool) error {
 
 // reflections asks for long descriptions, and never lets the server send an answer.
 func reflections(ctx context.Context, at string, _ bool) error {
-	ask := mustMarshal(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
-		FileContainingSymbol: "envoy.service.ratelimit.v3.RateLimitService",
-	}})
+	ask := mustMarshal(&reflectionv1.ServerReflectionRequest{
+		MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
+			FileContainingSymbol: "envoy.service.ratelimit.v3.RateLimitService",
+		},
+	})
 	return openOnce(ctx, at, 4, habits{zeroWindow: true},
 		reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, ask, ask)
 }

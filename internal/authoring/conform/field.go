@@ -135,8 +135,9 @@ func (t *talk) wantShown(denial *ratelimitv3.RateLimitResponse, want string) str
 			shown, _, _ = strings.Cut(h.GetValue(), ",")
 		}
 	}
-	if limited := slices.DeleteFunc(denial.GetStatuses(),
-		func(s *ratelimitv3.RateLimitResponse_DescriptorStatus) bool { return s.GetCurrentLimit() == nil }); shown == "" && len(limited) > 0 {
+	limited := slices.DeleteFunc(denial.GetStatuses(),
+		func(s *ratelimitv3.RateLimitResponse_DescriptorStatus) bool { return s.GetCurrentLimit() == nil })
+	if shown == "" && len(limited) > 0 {
 		least := slices.MinFunc(limited, func(a, b *ratelimitv3.RateLimitResponse_DescriptorStatus) int {
 			return int(a.GetLimitRemaining()) - int(b.GetLimitRemaining())
 		})

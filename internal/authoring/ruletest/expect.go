@@ -251,8 +251,7 @@ func (o *observed) fail(diff differences, problem string) {
 		Problem: problem, Differences: diff,
 	}
 	slices.SortStableFunc(diff, func(a, b Difference) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line),
-			cmp.Compare(a.Col, b.Col))
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Col, b.Col))
 	})
 	if len(diff) > 0 {
 		f.Line, f.Col = diff[0].Line, diff[0].Col

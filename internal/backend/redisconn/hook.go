@@ -70,8 +70,7 @@ func (h hook) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 		}
 		var err error
 		if topology {
-			err = h.probes.runProbe(ctx, cmd, func(ctx context.Context,
-				_ goredis.Cmder) error {
+			err = h.probes.runProbe(ctx, cmd, func(ctx context.Context, _ goredis.Cmder) error {
 				return readSlots(ctx, slots, h.host, next)
 			})
 		} else if isProbe(ctx) {

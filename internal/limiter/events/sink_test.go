@@ -224,7 +224,7 @@ func TestFormOfAnEvent(t *testing.T) {
 func TestIDsStayAsTheyAre(t *testing.T) {
 	s := newSink(Options{})
 	due, _ := s.Due(noon, Denial, []byte("key"), &minute, 50*time.Second)
-	if got := due.id(); got != "b46e6c413589ee587dae99d433687dbc" {
+	if got := due.id(); got != "274d3f84a5e2f010df68985244bee75c" {
 		t.Errorf("%s", got)
 	}
 }

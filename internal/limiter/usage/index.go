@@ -268,7 +268,8 @@ const domainBytes = 8
 // setOf is the name of the set of descriptors with an entry. Its length does not depend on the entry.
 func setOf(domain string, e descriptor.Entry) string {
 	ofDomain, ofEntry := sha256.Sum256([]byte(domain)), sha256.Sum256([]byte(pack([]descriptor.Entry{e})))
-	return base64.RawURLEncoding.EncodeToString(ofDomain[:domainBytes*3/4]) + base64.RawURLEncoding.EncodeToString(ofEntry[:12])
+	return base64.RawURLEncoding.EncodeToString(ofDomain[:domainBytes*3/4]) +
+		base64.RawURLEncoding.EncodeToString(ofEntry[:12])
 }
 
 func pack(entries []descriptor.Entry) string {

@@ -60,8 +60,7 @@ func newHuffmanCode() *huffmanCode {
 
 // find returns the first symbol of a bit string. For an invalid code, it returns a symbol longer than every string.
 func (h *huffmanCode) find(next uint32) huffmanSymbol {
-	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol,
-		next uint32) int {
+	i, found := slices.BinarySearchFunc(h.all, next, func(s huffmanSymbol, next uint32) int {
 		return cmp.Compare(s.code, next)
 	})
 	if !found {

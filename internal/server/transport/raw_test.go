@@ -81,7 +81,7 @@ func (a *rawAnswer) outcome() string {
 		n, _ := strconv.Atoi(s)
 		return codes.Code(n).String()
 	}
-	switch a.field(":status") { // as gRPC's "HTTP to gRPC Status Code Mapping" says
+	switch a.field(":status") { // gRPC's "HTTP to gRPC Status Code Mapping"
 	case "400":
 		return codes.Internal.String()
 	case "401":

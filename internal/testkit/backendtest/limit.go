@@ -12,7 +12,8 @@ import (
 
 // parseLimit reads REQUESTS/WINDOW, which is a fixed window on the clock. Words after commas make it another limit:
 //
-//	first_hit | in=ZONE | class=N,guaranteed=PERCENT:PERCENT... | sliding | precision=N | log | token | burst=N | interval | leaky | nodelay=N | nodelay=all | places
+//	first_hit | in=ZONE | class=N,guaranteed=PERCENT:PERCENT... | sliding | precision=N | log | token | burst=N |
+//	interval | leaky | nodelay=N | nodelay=all | places
 //
 // These allow reservations of at most ten minutes, which their end charges; max_share is in parts per million:
 //

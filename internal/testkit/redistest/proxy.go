@@ -62,11 +62,14 @@ func RedisProxy(t testing.TB, servers ...*Server) string {
 	}
 	config := filepath.Join(t.TempDir(), "envoy.json")
 	text := fmt.Sprintf(`{"static_resources": {
-  "listeners": [{"address": %s, "filter_chains": [{"filters": [{"name": "envoy.filters.network.redis_proxy", "typed_config": {
+  "listeners": [{"address": %s, "filter_chains": [{"filters": [
+      {"name": "envoy.filters.network.redis_proxy", "typed_config": {
     "@type": "type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy", "stat_prefix": "redis",
     "settings": {"op_timeout": "10s"}, "prefix_routes": {"catch_all_route": {"cluster": "redis"}}}}]}]}],
-  "clusters": [{"name": "redis", "type": "STATIC", "lb_policy": "MAGLEV", "load_assignment": {"cluster_name": "redis", "endpoints": [
-    {"lb_endpoints": [%s]}]}}]}}`, strings.TrimSuffix(strings.TrimPrefix(socket(address), `{"address": `), `}`), strings.Join(upstreams, ", "))
+  "clusters": [{"name": "redis", "type": "STATIC", "lb_policy": "MAGLEV",
+      "load_assignment": {"cluster_name": "redis", "endpoints": [
+    {"lb_endpoints": [%s]}]}}]}}`,
+		strings.TrimSuffix(strings.TrimPrefix(socket(address), `{"address": `), `}`), strings.Join(upstreams, ", "))
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

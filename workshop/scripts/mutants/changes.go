@@ -297,7 +297,8 @@ func (c *changed) expression(e ast.Expr) (string, bool) {
 	if t.Value != nil {
 		if isBool(t.Type) {
 			other(e.Pos(), own, "!"+own, "!("+own+")")
-		} else if b, ok := t.Type.Underlying().(*types.Basic); ok && b.Info()&types.IsInteger != 0 && b.Info()&types.IsUntyped == 0 {
+		} else if b, ok := t.Type.Underlying().(*types.Basic); ok && b.Info()&types.IsInteger != 0 &&
+			b.Info()&types.IsUntyped == 0 {
 			by := "+1"
 			if v, exact := constant.Int64Val(t.Value); !exact || v >= math.MaxUint32 { // it may be the largest of its type
 				by = "-1"

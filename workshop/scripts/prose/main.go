@@ -1,7 +1,8 @@
 // Command prose checks the English of everything that users and developers read: the docs, help texts, log lines and
 // error messages, metric descriptions, alerts, dashboards and comments. `make prose` runs it.
 //
-// The rules are in .vale; the linter is Vale, pinned in workshop/tools/prose. Vale reads Markdown and the comments of
+// The rules are in .vale, and those that only comments have in comments.go. The linter is Vale, pinned in
+// workshop/tools/prose. Vale reads Markdown and the comments of
 // Go files itself. Texts within Go strings, YAML and JSON are written to Markdown files of the same name and line
 // numbers first, so that a finding names the place to change.
 package main
@@ -45,8 +46,15 @@ func run(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("make a directory for texts: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	var args []string
+	var args, findings []string
 	for _, name := range files {
+		if strings.HasSuffix(name, ".go") {
+			found, err := inComments(name)
+			if err != nil {
+				return nil, err
+			}
+			findings = append(findings, found...)
+		}
 		texts, err := textsOf(name)
 		if err != nil {
 			return nil, err
@@ -66,7 +74,8 @@ func run(ctx context.Context) ([]string, error) {
 		}
 		args = append(args, copied)
 	}
-	return vale(ctx, dir, args)
+	found, err := vale(ctx, dir, args)
+	return append(findings, found...), err
 }
 
 // tracked returns the files to check: the files of the project, without test data and without generated code.

@@ -86,8 +86,7 @@ func ofRules(r *simulate.Report) verdict {
 	return verdict{
 		title: counted(denied, "customer") + " would be denied", kind: "bad",
 		sentences: [][]phrase{sentence, foremost(r, func(c *simulate.Customer) (int64, []simulate.DeniedBy) {
-			return c.Denied,
-				c.DeniedBy
+			return c.Denied, c.DeniedBy
 		})},
 	}
 }
