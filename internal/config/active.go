@@ -26,20 +26,20 @@ var (
 // activeForm is the map of `active`.
 var activeForm = yamlform.NewForm("active", "`active`", []yamlform.Field[activeReading]{
 	{Key: yamlform.Key{Name: "from", Type: dayTime, Extension: true,
-		Doc: "when the limit starts to apply. A day starts at midnight"},
+		Doc: "when the limit starts to apply"},
 		Read: func(a *activeReading, v yamlform.Value) { a.from, a.limited = v, true }},
 	{Key: yamlform.Key{Name: "until", Type: dayTime, Extension: true,
 		Doc: "when it ends. `2026-12-24` is the start of that day"},
 		Read: func(a *activeReading, v yamlform.Value) { a.until, a.limited = v, true }},
 	{Key: yamlform.Key{Name: "weekdays", Type: yamlform.SomeOf(descriptor.WeekdayNames...), Extension: true,
-		Default: "every day", Doc: "the days on which the limit applies"},
+		Default: "every day", Doc: "the days on which it applies"},
 		Read: func(a *activeReading, v yamlform.Value) { a.readWeekdays(v) }},
 	{Key: yamlform.Key{Name: "hours", Type: hoursType, Extension: true,
-		Default: "the whole day", Doc: "the hours in which the limit applies. `22:00-06:00` ends on the next day"},
+		Default: "the whole day", Doc: "the hours in which it applies. `22:00-06:00` ends on the next day"},
 		Read: func(a *activeReading, v yamlform.Value) { a.readHours(v) }},
 	{Key: yamlform.Key{Name: "zone", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*",
 		Form: "a time zone of the IANA database"}, Extension: true,
-		Default: "UTC", Doc: "the time zone of the other keys"},
+		Default: "UTC", Doc: "the zone of these times"},
 		Read: func(a *activeReading, v yamlform.Value) {
 			zone, ok := v.Zone()
 			a.active.Zone, a.bad = zone, a.bad || !ok

@@ -10,12 +10,12 @@ import (
 // classesForm is the map of `classes`.
 var classesForm = yamlform.NewForm("classes", "`classes`", []yamlform.Field[descriptor.Classes]{
 	{Key: yamlform.Key{Name: "by", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Extension: true,
-		Doc: "the key of the entry whose value is the class. It belongs to this level or one above, with `condition: true`"},
+		Doc: "the key of the entry with the class, on this level or above, with `condition: true`"},
 		Read: func(c *descriptor.Classes, v yamlform.Value) { c.Key, _ = v.Text() }},
 	{Key: yamlform.Key{Name: "guaranteed_percent", Type: yamlform.Type{Kind: yamlform.Table, Most: 100}, Required: true,
 		Extension: true,
-		Doc: "the percentage of the limit for each class, by the entry's value. `\"*\"`: all other values together. " +
-			"At most 5 classes, and 100 in total"},
+		Doc: "the percentage for each class, by the entry's value. `\"*\"`: all other values together. At most 5 " +
+			"classes, and 100 in total"},
 		Read: readGuarantees},
 }...)
 

@@ -55,14 +55,14 @@ var (
 			Doc: "the header's name"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readName(v) }},
 		{Key: yamlform.Key{Name: "value", Type: headerValue, Required: true, Extension: true,
-			Doc: "the header's value. Placeholders: " + placeholders("and") + ". `{{` and `}}` are braces"},
+			Doc: "Placeholders: " + placeholders("and") + ". `{{` and `}}` are braces"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readValue(v) }},
 		{Key: yamlform.Key{Name: "of", Type: yamlform.Type{Kind: yamlform.TextOrList}, Extension: true,
 			Default: "as in other headers",
-			Doc:     "the `name` of the limit that it describes. Of several, it shows the one with the least left"},
+			Doc:     "the `name` of the limit to show. Of several, the one with the least left"},
 			Read: func(h *headerReading, v yamlform.Value) { h.readOf(v) }},
 		{Key: yamlform.Key{Name: "when", Type: yamlform.OneOf(descriptor.HeaderWhenNames...), Extension: true,
-			Default: "both", Doc: "send it only if the request passes, or only if it is denied"},
+			Default: "both", Doc: "send it only with this outcome"},
 			Read: func(h *headerReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				h.header.When = descriptor.HeaderWhen(i)

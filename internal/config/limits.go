@@ -43,11 +43,11 @@ var limitRows = []limitRow{
 			return ok && l.limit.Window.Unit.Valid()
 		}},
 	{Key: yamlform.Key{Name: "requests_per_unit", Type: yamlform.Uint53(0),
-		Default: "0", Doc: "requests per window. With 0, nothing passes"},
+		Default: "0", Doc: "requests per window. 0 blocks"},
 		unlimited: true, // it has no meaning there, but envoyproxy/ratelimit accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
-		Doc: "everything passes and nothing is counted. Write it without `unit`, and only in `rate_limit`"},
+		Doc: "everything passes and nothing is counted. Only in `rate_limit`, without `unit`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.unlimited = v.Flag()
@@ -61,7 +61,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "replaces", Type: yamlform.MapsOf("replaces"),
-		Doc: "limits with these names do not apply to requests that match this rule"},
+		Doc: "limits with these names do not apply to requests of this rule"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.readReplaces(v)
@@ -79,7 +79,7 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "max_in_flight", Type: yamlform.Between(1, descriptor.MaxInFlight), Extension: true,
 		Doc: "for " + algorithms(descriptor.Concurrency) +
-			": how many requests may run at the same time. Replaces `unit` and `requests_per_unit`"},
+			": how many requests may run at the same time, instead of `unit` and `requests_per_unit`"},
 		appliesTo:     descriptor.SettingInFlight,
 		appliesToText: "`concurrency`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Requests })},
@@ -100,14 +100,14 @@ var limitRows = []limitRow{
 		}},
 	{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(0), Extension: true,
 		Default: "`requests_per_unit`", Doc: "for " + algorithms(descriptor.TokenBucket) +
-			": how many tokens the bucket holds, at least 1. For " + algorithms(descriptor.LeakyBucket) +
+			": the size of the bucket, at least 1. For " + algorithms(descriptor.LeakyBucket) +
 			": how many requests may wait"},
 		appliesTo:     descriptor.SettingBurst,
 		appliesToText: "`token_bucket` or `leaky_bucket`",
 		read:          readNumber(func(l *limitReading) *uint64 { return &l.limit.Burst })},
 	{Key: yamlform.Key{Name: "refill", Type: yamlform.OneOf("greedy", "interval"), Extension: true,
 		Default: "`greedy`", Doc: "for " + algorithms(descriptor.TokenBucket) +
-			": `greedy` refills continuously, `interval` adds `requests_per_unit` tokens at the start of each window"},
+			": refills continuously (`greedy`), or at the start of each window (`interval`)"},
 		appliesTo:     descriptor.SettingRefill,
 		appliesToText: "`token_bucket`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -165,8 +165,7 @@ var limitRows = []limitRow{
 			return ok
 		}},
 	{Key: yamlform.Key{Name: "lease", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "replicas take hits from Redis, or from the home region, in batches, and decide without a round trip. The " +
-			"limit still holds"},
+		Doc: "replicas take hits in batches, and decide without a round trip. The limit still holds"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Lease = v.Flag()
 			return true
@@ -185,14 +184,14 @@ var limitRows = []limitRow{
 			return l.active != nil
 		}},
 	{Key: yamlform.Key{Name: "scale", Type: yamlform.MapOf("scale"), Extension: true,
-		Doc: "multiplies `requests_per_unit` and `burst` by the number in an entry, such as the number of users"},
+		Doc: "multiplies `requests_per_unit` and `burst` by the number in an entry, such as seats"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.scale = readScale(v)
 			return l.scale != nil
 		}},
 	{Key: yamlform.Key{Name: "classes", Type: yamlform.MapOf("classes"), Extension: true,
 		Doc: "for " + algorithms(descriptor.FixedWindow) +
-			" without `first_hit`: guarantees parts of the limit to classes of customers"},
+			" without `first_hit`: guarantees parts of the limit to classes"},
 		appliesTo:     descriptor.SettingClasses,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) bool {
@@ -200,7 +199,7 @@ var limitRows = []limitRow{
 			return l.classes != nil
 		}},
 	{Key: yamlform.Key{Name: "penalty", Type: durationType, Extension: true,
-		Doc: "a customer who exceeds the limit is denied for this time. 1s to 720h, in whole seconds"},
+		Doc: "1s to 720h, in whole seconds: how long a customer who exceeds the limit is denied"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Penalty = readPenalty(v)
 			return l.limit.Penalty != nil
@@ -218,12 +217,12 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "shadow", Type: yamlform.Type{Kind: yamlform.Flag}, Extension: true,
-		Doc: "the limit is measured but not enforced. Clients do not see it"},
+		Doc: "measured but not enforced. Clients do not see it"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			return l.enforced(v.Flag(), "shadow", descriptor.EnforcedInShadow)
 		}},
 	{Key: yamlform.Key{Name: "enforce_percent", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "enforces the limit for this percentage of customers, always the same ones. For the others it is in shadow"},
+		Doc: "enforced for this percentage of customers, always the same ones. In shadow for the others"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.EnforcePercent = uint8(n)
@@ -235,7 +234,7 @@ var limitRows = []limitRow{
 			return l.enforced(v.Flag(), "soft", descriptor.EnforcedSoftly)
 		}},
 	{Key: yamlform.Key{Name: "warn_at", Type: yamlform.Between(1, 100), Extension: true,
-		Doc: "sends the same warning once this percentage of the limit is used"},
+		Doc: "sends the same warning once this percentage is used"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			n, ok := v.Number()
 			l.limit.WarnAt = uint8(n)

@@ -15,12 +15,10 @@ var regionModes = []string{"regional", "eventual"}
 var regionsForm = yamlform.NewForm("regions", "`regions`", []yamlform.Field[regionsReading]{
 	{Key: yamlform.Key{Name: "home", Type: yamlform.Type{Kind: yamlform.Text, Pattern: regionPattern,
 		Form: "the name of a region in lower case, such as eu or us-west-2, or `hash`"}, Extension: true,
-		Doc: "the region that counts for all, as named in `RATELIMITD_REGIONS`. `hash`: a hash of the counter's " +
-			"key chooses it"},
+		Doc: "the region that counts for all. `hash`: a hash of the counter's key chooses it"},
 		Read: func(r *regionsReading, v yamlform.Value) { r.regions.Home, _ = v.Text(); r.home = v }},
 	{Key: yamlform.Key{Name: "mode", Type: yamlform.OneOf(regionModes...), Extension: true,
-		Doc: "`eventual`: each region also counts the hits that others report. `regional`: each region counts on its own, " +
-			"whatever the domain says"},
+		Doc: "`regional`: each region counts on its own. `eventual`: it also counts the hits that others report"},
 		Read: func(r *regionsReading, v yamlform.Value) {
 			if i, ok := v.Choice(); ok && regionModes[i] == "eventual" {
 				r.regions.Mode = descriptor.Eventual

@@ -36,7 +36,7 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 			readTTL(&r.reservations.TTL, v)
 		}},
 	{Key: yamlform.Key{Name: "max_ttl", Type: durationType, Extension: true,
-		Default: "10m, or `ttl` if longer", Doc: "the longest time that a client may ask for, up to 24h"},
+		Default: "10m, or `ttl` if longer", Doc: "the longest that a client may ask for, up to 24h"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			r.maxTTL = v
 			readTTL(&r.reservations.MaxTTL, v)
@@ -57,8 +57,7 @@ var reservationsForm = yamlform.NewForm("reservations", "`reservations`", []yaml
 		}},
 	{Key: yamlform.Key{Name: "on_expire", Type: yamlform.OneOf("charge", "release"), Extension: true,
 		Default: "`charge`",
-		Doc: "without a commit, `charge` counts the reservation as used. `release` returns hits that were not " +
-			"reported as used"},
+		Doc:     "without a commit, the reservation counts as used (`charge`), or its unused hits are returned (`release`)"},
 		Read: func(r *reservationReading, v yamlform.Value) {
 			i, _ := v.Choice()
 			r.reservations.Release = i == 1

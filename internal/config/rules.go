@@ -52,7 +52,7 @@ var (
 func fileKeys() []yamlform.Field[domainReading] {
 	return []yamlform.Field[domainReading]{
 		{Key: yamlform.Key{Name: "domain", Type: textType, Required: true,
-			Doc: "the name that clients send to use these rules"},
+			Doc: "the name that clients send"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				if name, ok := v.Text(); ok {
 					d.spec.Name = name
@@ -67,8 +67,7 @@ func fileKeys() []yamlform.Field[domainReading] {
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Children = d.r.descriptors(v) }},
 		{Key: yamlform.Key{Name: "admission", Type: yamlform.OneOf(descriptor.AdmissionNames...), Extension: true,
 			Default: "`--admission`",
-			Doc: "`independent`: each descriptor counts on its own. `all_or_nothing`: a denied request is not " +
-				"counted at all"},
+			Doc:     "`independent`: each descriptor counts on its own. `all_or_nothing`: a denied request counts nowhere"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Admission = descriptor.Admission(i)
@@ -89,13 +88,13 @@ func fileKeys() []yamlform.Field[domainReading] {
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
 			}},
 		{Key: yamlform.Key{Name: "refunds", Type: yamlform.OneOf(descriptor.RefundsNames...), Extension: true,
-			Default: "`allow`", Doc: "`allow`: negative hits are returned to the counter. `deny`: they only read it"},
+			Default: "`allow`", Doc: "whether negative hits go back to the counter. With `deny`, they only read it"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.Refunds = descriptor.Refunds(i)
 			}},
 		{Key: yamlform.Key{Name: "envoy_delay", Type: flagType, Extension: true,
-			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`. Otherwise clients get the delay in a header"},
+			Doc: "Envoy's fault filter delays the requests of a `leaky_bucket`. Otherwise a header tells clients"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.EnvoyDelay = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_buckets", Type: yamlform.MapOf("quota_buckets"), Extension: true,
 			Doc: "how quota buckets (RLQS) find their rules"},
@@ -110,13 +109,13 @@ func fileKeys() []yamlform.Field[domainReading] {
 func matchKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "key", Type: textType, Required: true,
-			Doc: "the key of the entry on this level. It may contain a `*`"},
+			Doc: "the entry's key. It may contain a `*`"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				name, ok := v.Text()
 				d.spec.Key, d.keyBad = name, !ok
 			}},
 		{Key: yamlform.Key{Name: "value", Type: textType,
-			Default: "any value", Doc: "the value of the entry. A `*` in it matches any text"},
+			Default: "any value", Doc: "the entry's value. A `*` matches any text"},
 			matches: descriptor.MatchExact,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				value, ok := v.Text()
@@ -133,7 +132,7 @@ func matchKeys() []descriptorRow {
 				d.spec.Values = values
 			}},
 		{Key: yamlform.Key{Name: "value_regex", Type: textType, Extension: true,
-			Doc: "a regular expression (RE2) for the whole value"},
+			Doc: "an expression (RE2) that the whole value matches"},
 			matches: descriptor.MatchRegex,
 			read: func(d *descriptorReading, v yamlform.Value) {
 				text, ok := v.Text()
@@ -164,7 +163,7 @@ func matchKeys() []descriptorRow {
 func levelKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "rate_limit", Type: yamlform.MapOf("limit"),
-			Default: "no limit", Doc: "the limit of requests whose entries end here"},
+			Doc: "the limit of requests whose entries end here"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.limited(v, d.r.rateLimit(v)) }},
 		{Key: yamlform.Key{Name: "rate_limits", Type: yamlform.MapsOf("limit"), Extension: true,
 			Doc: "several limits instead of one"},
@@ -183,15 +182,15 @@ func measureKeys() []descriptorRow {
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Shadow = v.Flag() }},
 		{Key: yamlform.Key{Name: "quota_mode", Type: flagType,
-			Doc: "descriptors in quota mode deny a request only when all of them are over their limits"},
+			Doc: "such descriptors deny a request only if all of them are over their limits"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Quota = v.Flag() }},
 		{Key: yamlform.Key{Name: "detailed_metric", Type: flagType,
-			Doc: "names of metrics contain the request's keys and values instead of the rule's"},
+			Doc: "metrics name the request's keys and values instead of the rule's"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.DetailedMetric = v.Flag() }},
 		{Key: yamlform.Key{Name: "value_to_metric", Type: flagType,
-			Doc: "names of metrics contain the request's value on this level"},
+			Doc: "metrics name the request's value on this level"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ValueToMetric = v.Flag() }},
 	}
 }
@@ -200,21 +199,20 @@ func measureKeys() []descriptorRow {
 func counterKeys() []descriptorRow {
 	return []descriptorRow{
 		{Key: yamlform.Key{Name: "share_threshold", Type: flagType,
-			Doc: "all values that match share one counter. Needs a wildcard, `values`, `value_regex` or `value_cidr`"},
+			Doc: "all values that match share one counter. Needs a pattern"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.ShareThreshold, d.share = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "condition", Type: flagType, Extension: true,
-			Doc: "the level chooses the rule but is not part of the counter"},
+			Doc: "the level selects the rule but is not part of the counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.Condition, d.condition = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "fold_case", Type: flagType, Extension: true,
-			Doc: "values that differ only in case (A to Z) match, and share one counter"},
+			Doc: "A to Z match a to z, and share their counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.spec.FoldCase, d.fold = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "group", Type: yamlform.Type{Kind: yamlform.Text, Pattern: groupPattern,
 			Form: "networks, such as ipv6/64 or ipv4/24,ipv6/56, or a capture group of `value_regex`, such as $1"}, Extension: true,
-			Doc: "which values share one counter: those in the same network, or with the same captured text"},
+			Doc: "values in one network, or with the same captured text, share one counter"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.readGroup(v) }},
 		{Key: yamlform.Key{Name: "inherit", Type: flagType, Extension: true,
-			Doc: "takes the limit and the deeper levels that are missing here from the descriptor with the same key " +
-				"and no value"},
+			Doc: "takes a missing limit and missing levels from the descriptor with the same key and no value"},
 			read: func(d *descriptorReading, v yamlform.Value) {
 				if v.Flag() {
 					d.inherit = v
@@ -230,25 +228,25 @@ func useKeys() []descriptorRow {
 			Default: "the domain's", Doc: "the answer while its counters cannot be read"},
 			read: func(d *descriptorReading, v yamlform.Value) { d.says.OnError, d.onErrorAt = readOnError(v), v }},
 		{Key: yamlform.Key{Name: "overridable", Type: yamlform.FlagOr("overridable"), Extension: true,
-			Doc: "operators may override the numbers for one customer. A map sets an upper bound"},
+			Doc: "operators may override the numbers for one customer"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readOverridable(v) }},
 		{Key: yamlform.Key{Name: "usage", Type: flagType, Extension: true,
-			Doc: "operators may list one customer's counters with `ratelimitd usage`"},
+			Doc: "`ratelimitd usage` may list the counters"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Usage, d.usageAt = v.Flag(), v }},
 		{Key: yamlform.Key{Name: "reservations", Type: yamlform.FlagOr("reservations"), Extension: true,
-			Doc: "clients may reserve hits and report later how many they used. A map sets bounds"},
+			Doc: "clients may reserve hits and commit those they used"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readReservations(v) }},
 		{Key: yamlform.Key{Name: "cost", Type: yamlform.Type{Kind: yamlform.Weights, Most: maxWeight}, Extension: true,
 			Default: "1",
-			Doc: "how much a hit counts: a number, or a table by an entry's value, such as `{model: {large: 10, \"*\": " +
-				"1}}`. With `reservations`, weights of named amounts, such as `{input: 1, output: 4}`"},
+			Doc: "how much a hit counts. A table goes by an entry's value: `{model: {large: 10, \"*\": 1}}`. Weights are " +
+				"for the named amounts of `reservations`: `{input: 1, output: 4}`"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.readCost(v) }},
 		{Key: yamlform.Key{Name: "metadata", Type: yamlform.Type{Kind: yamlform.AnyMap},
-			Doc: "any keys and values. Envoy gets them as dynamic metadata when the rule lets a request pass"},
+			Doc: "any keys and values, for Envoy's dynamic metadata when a request passes"},
 			needsLimit: true,
 			read:       func(d *descriptorReading, v yamlform.Value) { d.says.Metadata = v.AnyMap() }},
 	}

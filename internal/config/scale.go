@@ -12,10 +12,10 @@ import (
 // scaleForm is the map of `scale`.
 var scaleForm = yamlform.NewForm("scale", "`scale`", []yamlform.Field[descriptor.Scale]{
 	{Key: yamlform.Key{Name: "by", Type: yamlform.Type{Kind: yamlform.Text}, Required: true, Extension: true,
-		Doc: "the key of the entry with the number. It belongs to this level or one above, with `condition: true`"},
+		Doc: "the key of the entry with the number, on this level or above, with `condition: true`"},
 		Read: func(s *descriptor.Scale, v yamlform.Value) { s.Key, _ = v.Text() }},
 	{Key: yamlform.Key{Name: "max", Type: yamlform.Uint53(1), Required: true, Extension: true,
-		Doc: "the largest number that counts. Larger ones count as this one"},
+		Doc: "the number that larger ones count as"},
 		Read: func(s *descriptor.Scale, v yamlform.Value) { s.Max, _ = v.Number() }},
 }...)
 

@@ -69,7 +69,7 @@ var (
 		byDefault("all entries from the log, except `reserve_id` and `commit_id`",
 			keep("customer", yamlform.MapOf("value"), "the customer in the report",
 				func(m *mappingReading) *yamlform.Value { return &m.customer })),
-		keep("when", conditionsType, "only lines that meet all conditions are replayed",
+		keep("when", conditionsType, "replay only lines that meet all",
 			func(m *mappingReading) *yamlform.Value { return &m.when }),
 	)
 
@@ -87,7 +87,7 @@ var (
 	descriptorForm = yamlform.NewForm("descriptor", "a descriptor",
 		required(keep("entries", yamlform.MapsOf("entry"), "the entries",
 			func(d *descriptorReading) *yamlform.Value { return &d.entries })),
-		keep("when", conditionsType, "send the descriptor only if these conditions hold",
+		keep("when", conditionsType, "send the descriptor only on these conditions",
 			func(d *descriptorReading) *yamlform.Value { return &d.when }),
 		keep("hits", hitsType, "replaces the mapping's `hits`",
 			func(d *descriptorReading) *yamlform.Value { return &d.hits }),
@@ -97,18 +97,16 @@ var (
 		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
 		fieldRow, headerRow, partRow,
 		keep("regex", textType,
-			"uses the match, or its first group ([RE2](https://github.com/google/re2/wiki/Syntax)). If nothing matches, the "+
-				"value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
-		keep("default", textType, "the text to use if the value is absent",
+			"takes the match, or its first group (RE2). Without a match, the value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
+		keep("default", textType, "the text if the value is absent",
 			func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
 	fieldRow  = keep("field", textType, "a field of the line", func(v *valueReading) *yamlform.Value { return &v.field })
-	headerRow = keep("header", textType, "a request header that the log contains (not in `json`)",
+	headerRow = keep("header", textType, "a request header in the log (not in `json`)",
 		func(v *valueReading) *yamlform.Value { return &v.header })
 	partRow = byDefault("`"+partNames[partAll]+"`",
 		keep("part", yamlform.OneOf(partNames...),
-			"the part to use: the `address` without its port, the `path` without the query, the `first` or `last` item of a "+
-				"list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
+			"the `address` without its port, the `path` without the query, the `first` or `last` item of a list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
 
@@ -117,7 +115,7 @@ var (
 			func(v *valueReading) *yamlform.Value { return &v.key }))},
 		valueFields,
 		[]yamlform.Field[valueReading]{keep("skip_if_absent", flagType,
-			"if the value is absent, leave out the entry and not the whole descriptor",
+			"if the value is absent, leave out only this entry",
 			func(v *valueReading) *yamlform.Value { return &v.skipIfAbsent })},
 	)...)
 
@@ -125,7 +123,7 @@ var (
 		fieldRow, headerRow, partRow,
 		keep("is", listType, "it equals this text, or one of these",
 			func(v *valueReading) *yamlform.Value { return &v.oneOf }),
-		keep("matches", textType, "this regular expression matches somewhere in it",
+		keep("matches", textType, "this expression (RE2) matches somewhere in it",
 			func(v *valueReading) *yamlform.Value { return &v.matches }),
 		keep("present", flagType, "it is present (`true`) or absent (`false`)",
 			func(v *valueReading) *yamlform.Value { return &v.present }),

@@ -10,6 +10,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 	"github.com/ratelimitd/ratelimitd/internal/config/override"
 	"github.com/ratelimitd/ratelimitd/internal/config/yamlform"
+	"github.com/ratelimitd/ratelimitd/internal/descriptor"
 )
 
 // RulesReference returns the tables of keys of rule files, as Markdown.
@@ -37,10 +38,9 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		fmt.Fprintf(&b, "### %s\n\n", heading(m.What))
 		var rows []string
 		earlier, repeated := mostRepeated(l, m, l.Maps[:i])
-		defaults := slices.ContainsFunc(m.Keys, func(k yamlform.Key) bool { return k.Default != "" && !slices.Contains(repeated, k.Name) })
 		for _, k := range m.Keys {
 			if !slices.Contains(repeated, k.Name) {
-				rows = append(rows, row(l, k, defaults))
+				rows = append(rows, row(l, k))
 			}
 		}
 		if len(repeated) > 0 {
@@ -49,11 +49,7 @@ func tables(l yamlform.Language, elsewhere ...*yamlform.Map) string {
 		if k := m.Keys[0]; len(m.Keys) == 1 { // no table for one key
 			fmt.Fprintf(&b, "%s (%s): %s.\n\n", nameOf(l, k), valueOf(l, k), k.Doc)
 		} else if len(rows) > 0 {
-			head := "| key | value | meaning |\n|---|---|---|\n"
-			if defaults {
-				head = "| key | value | default | meaning |\n|---|---|---|---|\n"
-			}
-			b.WriteString(head + strings.Join(rows, "") + "\n")
+			b.WriteString("| key | value | meaning |\n|---|---|---|\n" + strings.Join(rows, "") + "\n")
 		}
 	}
 	text := strings.TrimSuffix(b.String(), "\n")
@@ -85,7 +81,7 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 	for _, e := range earlier {
 		var same []string
 		for _, k := range m.Keys {
-			if slices.ContainsFunc(e.Keys, func(o yamlform.Key) bool { return row(l, o, true) == row(l, k, true) }) {
+			if slices.ContainsFunc(e.Keys, func(o yamlform.Key) bool { return row(l, o) == row(l, k) }) {
 				same = append(same, k.Name)
 			}
 		}
@@ -96,11 +92,8 @@ func mostRepeated(l yamlform.Language, m *yamlform.Map, earlier []*yamlform.Map)
 	return most, repeated
 }
 
-// row is the row of a key in its table, which may have a column for defaults.
-func row(l yamlform.Language, k yamlform.Key, defaults bool) string {
-	if defaults {
-		return fmt.Sprintf("| %s | %s | %s | %s |\n", nameOf(l, k), cell(valueOf(l, k)), cell(k.Default), cell(k.Doc))
-	}
+// row is the row of a key in its table.
+func row(l yamlform.Language, k yamlform.Key) string {
 	return fmt.Sprintf("| %s | %s | %s |\n", nameOf(l, k), cell(valueOf(l, k)), cell(k.Doc))
 }
 
@@ -112,11 +105,20 @@ func nameOf(l yamlform.Language, k yamlform.Key) string {
 	return "`" + k.Name + "`"
 }
 
+// valueOf says which values a key may have, with the default: marked among the choices, or after them.
 func valueOf(l yamlform.Language, k yamlform.Key) string {
-	if k.Required {
-		return typeName(l, k.Type) + ", required"
+	values := typeName(l, k.Type)
+	switch {
+	case k.Required:
+		return values + ", required"
+	case k.Default == "":
+		return values
+	case k.Type.Kind == yamlform.Choice && slices.Contains(k.Type.Names, strings.Trim(k.Default, "`")):
+		return strings.Replace(values, k.Default, k.Default+" (default)", 1)
+	case strings.HasSuffix(k.Type.Form, ")"):
+		return values + ", default: " + k.Default
 	}
-	return typeName(l, k.Type)
+	return values + " (default: " + k.Default + ")"
 }
 
 // extends reports whether a language has the keys of envoyproxy/ratelimit, and more.
@@ -189,6 +191,9 @@ func typeName(l yamlform.Language, t yamlform.Type) string {
 }
 
 func names(all []string) string {
+	if slices.Equal(all, descriptor.WeekdayNames) {
+		return fmt.Sprintf("`%s`, `%s`, … `%s`", all[0], all[1], all[len(all)-1])
+	}
 	quoted := make([]string, 0, len(all))
 	for _, n := range all {
 		if n != "" {

@@ -191,7 +191,7 @@ func init() {
 func fileKeys() []yamlform.Field[fileReading] {
 	return []yamlform.Field[fileReading]{
 		{Key: yamlform.Key{Name: "rules", Type: yamlform.Type{Kind: yamlform.TextOrList},
-			Default: "the file of the same name without `_test`", Doc: "the rule files to test, relative to the test file"},
+			Default: "the file of the same name without `_test`", Doc: "the rule files, relative to the test file"},
 			Read: func(f *fileReading, v yamlform.Value) { f.rules = readRules(v) }},
 		{Key: yamlform.Key{Name: "merge_domains", Type: flagType,
 			Doc: "as `MERGE_DOMAIN_CONFIG`"},
@@ -201,7 +201,7 @@ func fileKeys() []yamlform.Field[fileReading] {
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
 			Default: defaultStart.Format(time.RFC3339),
-			Doc:     "when cases start. By default, at the start of a window of every unit"},
+			Doc:     "when cases start. The default is the start of a window of every unit"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
 			Doc: "settings of the service"},
@@ -255,14 +255,14 @@ func caseKeys() []yamlform.Field[caseReading] {
 		{Key: yamlform.Key{Name: "start", Type: instantType, Default: "the file's", Doc: "when this case starts"},
 			Read: func(c *caseReading, v yamlform.Value) { c.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "settings for this case. The others stay as in the file"},
+			Doc: "settings that differ for this case"},
 			Read: func(c *caseReading, v yamlform.Value) { c.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "overrides for this case. One for the same rule, limit and entries replaces the file's"},
+			Doc: "added to the file's, or instead of those for the same rule, limit and entries"},
 			Read: func(c *caseReading, v yamlform.Value) { c.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "steps", Type: yamlform.MapsOf("step"), Required: true, Doc: "the requests, in order"},
 			Read: func(c *caseReading, v yamlform.Value) { c.stepsAt = v }},
-	}, subjectFields("the domain of the requests, for steps without `domain`",
+	}, subjectFields("for steps without `domain`",
 		func(c *caseReading) *requestReading { return &c.request })...)
 }
 
@@ -271,10 +271,10 @@ func stepKeys() []yamlform.Field[stepReading] {
 	return append([]yamlform.Field[stepReading]{
 		{Key: yamlform.Key{Name: "at", Type: spanOr(instantForm, "a time"),
 			Default: "the end of the previous step",
-			Doc:     "when the request is sent: the time since the start, or a point in time"},
+			Doc:     "when the request is sent, as time since the start or a point in time"},
 			Read: func(s *stepReading, v yamlform.Value) { s.when = v }},
 		{Key: yamlform.Key{Name: "after", Type: spanType,
-			Doc: "the same, as the time since the previous step's last request"},
+			Doc: "the same, as time since the previous step's last request"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
 		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Default: "1",
 			Doc: "how often the request is sent"},
@@ -350,11 +350,11 @@ func expectKeys() []yamlform.Field[expectation] {
 				}
 			}},
 		{Key: yamlform.Key{Name: "headers", Type: yamlform.Type{Kind: yamlform.AnyMap},
-			Doc: "response headers by name. `null`: the header must be absent. Other headers do not matter"},
+			Doc: "response headers. `null`: the header must be absent"},
 			Read: func(e *expectation, v yamlform.Value) { e.headers = readHeaders(v) }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.ListOf, Of: "verdict", Names: codeNames,
 			AnyCase: true},
-			Doc: "one item for each descriptor. `null`: its answer does not matter"},
+			Doc: "one for each. `null`: any answer"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if !v.IsList() {
 					v.Errorf("`descriptors` in `expect` must be a list, one entry for each descriptor of the request, not %s",
@@ -391,7 +391,7 @@ func subjectFields[T any](domain string, of func(*T) *requestReading) []yamlform
 			Read: func(t *T, v yamlform.Value) { of(t).domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "descriptors", Type: yamlform.Type{Kind: yamlform.Anything,
 			Form: "a descriptor, or a list of them"},
-			Doc: "the request's descriptors, in one of the forms below"},
+			Doc: "in one of the forms below"},
 			Read: func(t *T, v yamlform.Value) { of(t).readDescriptors(v) }},
 	}
 }
@@ -446,9 +446,8 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "code", Type: codeType, Doc: "the status"},
 			Read: func(t *T, v yamlform.Value) { of(t).code = readCode(v) }},
 		{Key: yamlform.Key{Name: "rule", Type: textType,
-			Doc: "the rule that decided: its path (with or without the domain), its `name`, or the name of one of its " +
-				"`rate_limits`. `" + ofRequest + "`: the request's own limit. `" + noRule +
-				"`: no rule applied, or it was replaced"},
+			Doc: "the path or `name` of the rule that decided, or the name of one of its `rate_limits`. `" + ofRequest +
+				"`: the request's own limit. `" + noRule + "`: no rule applied"},
 			Read: func(t *T, v yamlform.Value) {
 				if name := readName(v, "`rule`"); name != "" {
 					of(t).rule = &want[string]{name, v.Position()}
@@ -458,10 +457,10 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 			func(v *verdict, w *want[uint64]) { v.limit = w }),
 		count("remaining", "the remaining hits, or 4294967295 if unlimited",
 			func(v *verdict, w *want[uint64]) { v.remaining = w }),
-		span("reset", "the time until the window ends, or until nothing is used any more, in whole seconds, rounded up",
+		span("reset", "the time until the window ends, or until nothing is used any more, rounded up to seconds",
 			func(v *verdict, w *want[time.Duration]) { v.reset = w }),
 		{Key: yamlform.Key{Name: "wait", Type: spanOr(never, "`"+never+"`"),
-			Doc: "the exact time until the same request would pass, or 0s if it passed. `" + never +
+			Doc: "the exact time until the same request would pass, 0s if it passed. `" + never +
 				"`: it has more hits than the limit"},
 			Read: func(t *T, v yamlform.Value) {
 				if v.Written() == never {
@@ -473,8 +472,7 @@ func verdictFields[T any](of func(*T) *verdict) []yamlform.Field[T] {
 		{Key: yamlform.Key{Name: "overridden", Type: flagType, Doc: "whether an override sets the numbers"},
 			Read: func(t *T, v yamlform.Value) { of(t).overridden = &want[bool]{v.Flag(), v.Position()} }},
 		{Key: yamlform.Key{Name: "would_deny", Type: yamlform.Type{Kind: yamlform.Texts},
-			Doc: "the names of limits that would have denied the request but are not enforced (`shadow`, `enforce_percent`, " +
-				"`soft`). `[]`: none"},
+			Doc: "limits that would have denied but are not enforced (`shadow`, `enforce_percent`, `soft`)"},
 			Read: func(t *T, v yamlform.Value) { of(t).wouldDeny = readNames(v, "would_deny") }},
 		span("delay", "how long a leaky bucket makes the client wait",
 			func(v *verdict, w *want[time.Duration]) { v.delay = w }),

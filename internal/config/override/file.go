@@ -78,7 +78,7 @@ func init() {
 				return ok
 			})},
 		{Key: yamlform.Key{Name: "burst", Type: yamlform.Uint53(1),
-			Doc: "the bucket's size, with `requests_per_unit`. Default: the rule's `burst`, or `requests_per_unit`"},
+			Default: "the rule's, or `requests_per_unit`", Doc: "the bucket's size, with `requests_per_unit`"},
 			Read: func(r *reading, v yamlform.Value) {
 				r.burst = v
 				n, _ := v.Number()
@@ -95,9 +95,9 @@ func init() {
 			Read: kind(Unlimited, flagged)},
 		{Key: yamlform.Key{Name: "blocked", Type: flag, Doc: "every request is denied"},
 			Read: kind(Blocked, flagged)},
-		{Key: yamlform.Key{Name: "not_before", Type: instant, Doc: "when it starts. Default: now"},
+		{Key: yamlform.Key{Name: "not_before", Type: instant, Default: "now", Doc: "when it starts"},
 			Read: func(r *reading, v yamlform.Value) { r.NotBefore = readSeconds(v, "not_before") }},
-		{Key: yamlform.Key{Name: "expires_at", Type: instant, Doc: "when it ends. Default: never"},
+		{Key: yamlform.Key{Name: "expires_at", Type: instant, Default: "never", Doc: "when it ends"},
 			Read: func(r *reading, v yamlform.Value) { r.ExpiresAt = readSeconds(v, "expires_at") }},
 		{Key: yamlform.Key{Name: "reason", Type: text, Doc: fmt.Sprintf("why, in at most %d bytes", MaxText)},
 			Read: func(r *reading, v yamlform.Value) { r.Reason, _ = v.Text() }},
