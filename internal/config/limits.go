@@ -47,14 +47,14 @@ var limitRows = []limitRow{
 		unlimited: true, // it has no meaning there, but envoyproxy/ratelimit accepts it
 		read:      readRequests},
 	{Key: yamlform.Key{Name: "unlimited", Type: yamlform.Type{Kind: yamlform.Flag},
-		Doc: "everything passes and nothing is counted. Only in `rate_limit`, without `unit`"},
+		Doc: "everything passes, nothing is counted. Only in `rate_limit`, without `unit`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.unlimited = v.Flag()
 			return true
 		}},
 	{Key: yamlform.Key{Name: "name", Type: yamlform.Type{Kind: yamlform.Text},
-		Doc: "the name in answers and in `replaces`. Required in `rate_limits`"},
+		Doc: "the name in answers and `replaces`. Required in `rate_limits`"},
 		unlimited: true,
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
 			l.limit.Name, ok = v.Text()
@@ -129,7 +129,7 @@ var limitRows = []limitRow{
 	{Key: yamlform.Key{Name: "calendar", Type: yamlform.Type{Kind: yamlform.Text, Pattern: "[A-Za-z][A-Za-z0-9_+/-]*",
 		Form: "a time zone of the IANA database"}, Extension: true,
 		Doc: "for " + algorithms(descriptor.FixedWindow) +
-			" of a day or longer, without `first_hit`: windows follow this zone's days and real months"},
+			" of a day or longer: windows follow this zone's days and real months"},
 		appliesTo:     descriptor.SettingCalendar,
 		appliesToText: "`fixed_window`",
 		read: func(l *limitReading, v yamlform.Value) (ok bool) {
@@ -171,7 +171,7 @@ var limitRows = []limitRow{
 			return true
 		}},
 	{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-		Default: "the domain's", Doc: "how the limit counts in several regions"},
+		Default: "the domain's", Doc: "how it counts in several regions"},
 		read: func(l *limitReading, v yamlform.Value) bool {
 			l.limit.Regions = readRegions(v)
 			return l.limit.Regions != nil

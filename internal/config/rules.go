@@ -81,8 +81,8 @@ func fileKeys() []yamlform.Field[domainReading] {
 		{Key: yamlform.Key{Name: "request_override", Type: yamlform.OneOf(descriptor.RequestOverrideNames...),
 			Extension: true,
 			Default:   "`honour`",
-			Doc: "a limit in the request replaces the rule's (`honour`), applies as well (`min`), or has no " +
-				"effect (`ignore`)"},
+			Doc: "a request's limit replaces the rule's (`honour`), applies as well (`min`), or has no effect " +
+				"(`ignore`)"},
 			Read: func(d *domainReading, v yamlform.Value) {
 				i, _ := v.Choice()
 				d.spec.RequestOverride = descriptor.RequestOverride(i)
@@ -100,7 +100,7 @@ func fileKeys() []yamlform.Field[domainReading] {
 			Doc: "how quota buckets (RLQS) find their rules"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.QuotaBuckets = readQuotaBuckets(v) }},
 		{Key: yamlform.Key{Name: "regions", Type: yamlform.MapOf("regions"), Extension: true,
-			Default: "`{mode: regional}`", Doc: "how limits without `regions` count in several regions"},
+			Default: "`{mode: regional}`", Doc: "for limits without `regions`"},
 			Read: func(d *domainReading, v yamlform.Value) { d.spec.Regions = readRegions(v) }},
 	}
 }

@@ -197,17 +197,17 @@ func fileKeys() []yamlform.Field[fileReading] {
 			Doc: "as `MERGE_DOMAIN_CONFIG`"},
 			Read: func(f *fileReading, v yamlform.Value) { f.merge = v.Flag() }},
 		{Key: yamlform.Key{Name: "domain", Type: textType,
-			Default: "the only domain of the rules", Doc: "the domain of the requests"},
+			Default: "the only one of the rules", Doc: "the domain of the requests"},
 			Read: func(f *fileReading, v yamlform.Value) { f.domain = readName(v, "`domain`") }},
 		{Key: yamlform.Key{Name: "start", Type: instantType,
 			Default: defaultStart.Format(time.RFC3339),
 			Doc:     "when cases start. The default is the start of a window of every unit"},
 			Read: func(f *fileReading, v yamlform.Value) { f.start = readInstant(v) }},
 		{Key: yamlform.Key{Name: "settings", Type: yamlform.MapOf("settings"),
-			Doc: "settings of the service"},
+			Doc: "for all cases"},
 			Read: func(f *fileReading, v yamlform.Value) { f.settingsAt = v }},
 		{Key: yamlform.Key{Name: "overrides", Type: yamlform.MapsOf("override"),
-			Doc: "active overrides"},
+			Doc: "for all cases"},
 			Read: func(f *fileReading, v yamlform.Value) { f.overrides = override.ReadList(v) }},
 		{Key: yamlform.Key{Name: "cases", Type: yamlform.MapsOf("case"), Required: true,
 			Doc: "the tests"},
@@ -277,19 +277,19 @@ func stepKeys() []yamlform.Field[stepReading] {
 			Doc: "the same, as time since the previous step's last request"},
 			Read: func(s *stepReading, v yamlform.Value) { s.since = v }},
 		{Key: yamlform.Key{Name: "repeat", Type: yamlform.Between(1, maxRepeat), Default: "1",
-			Doc: "how often the request is sent"},
+			Doc: "how often it is sent"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					s.repeat = int(count)
 				}
 			}},
-		{Key: yamlform.Key{Name: "every", Type: spanType, Default: "0", Doc: "the time between repeated requests"},
+		{Key: yamlform.Key{Name: "every", Type: spanType, Default: "0", Doc: "the time between these requests"},
 			Read: func(s *stepReading, v yamlform.Value) { s.every, _ = readSpan(v, "every") }},
 		{Key: yamlform.Key{Name: "expect", Type: yamlform.Type{Kind: yamlform.Nested, Of: "expect", Names: codeNames,
 			AnyCase: true}, Required: true,
-			Doc: "the expected answer: a status or a map"},
+			Doc: "the expected answer"},
 			Read: func(s *stepReading, v yamlform.Value) { s.expect, s.want = true, readExpectation(v) }},
-		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Default: "1", Doc: "hits of each descriptor"},
+		{Key: yamlform.Key{Name: "hits", Type: yamlform.Uint32(1), Default: "1", Doc: "for each descriptor"},
 			Read: func(s *stepReading, v yamlform.Value) {
 				if v.Written() == "0" {
 					v.Errorf("`hits: 0` of a request means 1: write `peek: true` to look without counting")
@@ -300,7 +300,7 @@ func stepKeys() []yamlform.Field[stepReading] {
 					s.request.all.weights = append(s.request.all.weights, v)
 				}
 			}},
-	}, append(subjectFields("the domain of the request", func(s *stepReading) *requestReading { return &s.request }),
+	}, append(subjectFields("the domain", func(s *stepReading) *requestReading { return &s.request }),
 		weightFields(func(s *stepReading) *descriptorReading { return &s.request.all })...)...)
 }
 
@@ -343,7 +343,7 @@ func limitKeys() []yamlform.Field[descriptorReading] {
 func expectKeys() []yamlform.Field[expectation] {
 	return append(verdictFields(func(e *expectation) *verdict { return &e.verdict }), []yamlform.Field[expectation]{
 		{Key: yamlform.Key{Name: "passed", Type: yamlform.Between(0, maxRepeat),
-			Doc: "how many of the repeated requests pass"},
+			Doc: "how many repeated requests pass"},
 			Read: func(e *expectation, v yamlform.Value) {
 				if count, ok := v.Number(); ok {
 					e.passed = &want[int]{int(count), v.Position()}
