@@ -16,14 +16,14 @@ import (
 
 // adminOptions define who may use the admin port, and its encryption.
 type adminOptions struct {
-	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"A token with all rights for the admin port. Prefer the file."`
-	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"Tokens for the admin port, one on each line: [NAME] [ROLE] TOKEN. Roles: read, and operate (the default)."`
+	Token     string `name:"admin-token" env:"RATELIMITD_ADMIN_TOKEN" help:"An admin token with all rights. Prefer the file."`
+	TokenFile string `name:"admin-token-file" env:"RATELIMITD_ADMIN_TOKEN_FILE" placeholder:"FILE" help:"Admin tokens, one on each line: [NAME] [ROLE] TOKEN. Roles: read, and operate (the default)."`
 	Cert      string `name:"admin-tls-cert" env:"RATELIMITD_ADMIN_TLS_CERT" placeholder:"FILE" help:"Certificate for TLS on the admin port."`
 	Key       string `name:"admin-tls-key" env:"RATELIMITD_ADMIN_TLS_KEY" placeholder:"FILE" help:"Private key."`
-	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" placeholder:"FILE" help:"Authorities for client certificates. If a token is set too, clients need both."`
+	ClientCA  string `name:"admin-tls-client-ca" env:"RATELIMITD_ADMIN_TLS_CLIENT_CA" placeholder:"FILE" help:"Authorities for client certificates. With a token, clients need both."`
 
-	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"Host names of the admin port, in addition to localhost, DEBUG_HOST and IP addresses. *.example.org: every name below that."`
-	ClientSAN []string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" placeholder:"[ROLE] NAME" help:"Names (DNS, IP or URI) of client certificates, each with a role: read, or operate (the default)."`
+	HostNames []string `name:"debug-host-names" env:"RATELIMITD_DEBUG_HOST_NAMES" placeholder:"NAME" help:"More host names of the admin port. *.example.org: every name below that."`
+	ClientSAN []string `name:"admin-tls-client-san" env:"RATELIMITD_ADMIN_TLS_CLIENT_SAN" placeholder:"[ROLE] NAME" help:"Names in client certificates (DNS, IP or URI), each with a role."`
 }
 
 // access sets up who may use the admin port.

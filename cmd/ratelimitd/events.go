@@ -15,8 +15,8 @@ import (
 
 // eventOptions are the settings of events.
 type eventOptions struct {
-	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Destination of CloudEvents about denials, warnings and penalties."`
-	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send the values of entries too, which may be personal data."`
+	To          string `name:"events" env:"RATELIMITD_EVENTS" placeholder:"URL|FILE|stdout" help:"Destination of CloudEvents."`
+	Values      bool   `name:"events-values" env:"RATELIMITD_EVENTS_VALUES" help:"Send entries' values too, which may be personal data."`
 	HeadersFile string `name:"events-headers-file" env:"RATELIMITD_EVENTS_HEADERS_FILE" placeholder:"FILE" help:"Headers for the webhook, one Name: value on each line."`
 }
 

@@ -27,8 +27,8 @@ type documented struct {
 }
 
 var (
-	metricRows  = regexp.MustCompile("(?m)^\\| (`ratelimitd?_[^`|.]*`(?:, `[^`|.]*`)*)(?: `\\{([\\w,]+)\\}`)? \\| (.+) \\|$")
-	metricNames = regexp.MustCompile("`(ratelimitd?_[^`]*)`")
+	metricRows  = regexp.MustCompile("(?m)^\\| (`ratelimitd?_[^`|.{]*(?:`, `[^`|.{]*)*)(?:\\{([\\w,]+)\\})?` \\| (.+) \\|$")
+	metricNames = regexp.MustCompile("`(ratelimitd?_[^`]*)")
 	linked      = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 

@@ -15,7 +15,7 @@ var (
 	shownTarget  = regexp.MustCompile("`make ([a-z0-9]+)")
 	shownFlag    = regexp.MustCompile(`(?:^| )--([a-z][a-z0-9-]*)`)
 	shownMetric  = regexp.MustCompile(`\bratelimitd_[a-z0-9_]*[a-z0-9]\b`)
-	metricRow    = regexp.MustCompile("(?m)^\\| `(ratelimitd_[a-z0-9_]+)`")
+	metricRow    = regexp.MustCompile("(?m)^\\| `(ratelimitd_[a-z0-9_]+)[`{]")
 )
 
 // Pages name only commands, flags, targets of make and metrics that exist. No test runs the commands of pages that need

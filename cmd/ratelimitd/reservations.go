@@ -9,7 +9,7 @@ import (
 
 // reservationOptions are the settings of reservations.
 type reservationOptions struct {
-	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret of at least 16 bytes that signs reservation IDs. Unset: a random one, shared in Redis."`
+	Key string `name:"reservation-key" env:"RATELIMITD_RESERVATION_KEY" placeholder:"SECRET" help:"Secret for reservation IDs, at least 16 bytes. Unset: a random one, shared in Redis."`
 }
 
 const leastReservationKey = 16 // bytes

@@ -16,14 +16,14 @@ import (
 
 // regionOptions are the settings of limits across regions.
 type regionOptions struct {
-	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"Region of this replica, one of RATELIMITD_REGIONS. Unset: limits with regions count like all others."`
-	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions with the address of their region port; the same list in all regions."`
+	Region  string   `env:"RATELIMITD_REGION" placeholder:"NAME" help:"This replica's region. Unset: limits with regions count like all others."`
+	Regions []string `env:"RATELIMITD_REGIONS" placeholder:"NAME=HOST:PORT,..." help:"All regions and their region ports, equal in all regions."`
 
-	Listen string `name:"regions-listen" env:"RATELIMITD_REGIONS_LISTEN" default:"0.0.0.0:8083" placeholder:"HOST:PORT" help:"Address on which other regions ask; port 0: a free one. It is open only with RATELIMITD_REGION."`
+	Listen string `name:"regions-listen" env:"RATELIMITD_REGIONS_LISTEN" default:"0.0.0.0:8083" placeholder:"HOST:PORT" help:"The region port (0: a free one). Needs RATELIMITD_REGION."`
 
-	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" placeholder:"FILE" help:"Certificate, with the URI spiffe://TRUST-DOMAIN/region/NAME."`
+	Cert string `name:"regions-tls-cert" env:"RATELIMITD_REGIONS_TLS_CERT" placeholder:"FILE" help:"Certificate with the URI spiffe://TRUST-DOMAIN/region/NAME."`
 	Key  string `name:"regions-tls-key" env:"RATELIMITD_REGIONS_TLS_KEY" placeholder:"FILE" help:"Private key."`
-	CA   string `name:"regions-tls-cacert" env:"RATELIMITD_REGIONS_TLS_CACERT" placeholder:"FILE" help:"Authorities for all regions' certificates. No others are trusted."`
+	CA   string `name:"regions-tls-cacert" env:"RATELIMITD_REGIONS_TLS_CACERT" placeholder:"FILE" help:"The only trusted authorities for regions' certificates."`
 }
 
 // regionList is a list of regions that was read and checked.

@@ -54,7 +54,7 @@ type settingsOf struct {
 // text returns the group's section. The settings of envoyproxy/ratelimit are collapsed, because their users are
 // familiar with them.
 func (g *settingsOf) text() string {
-	const head = "| variable | type (default) | meaning |\n|---|---|---|\n"
+	const head = "| variable | meaning |\n|---|---|\n"
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## %s\n", g.title)
 	if len(g.ours) > 0 {
@@ -105,22 +105,16 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 			continue
 		}
 		plainFlags[name] = f
-		if preset == "false" {
-			preset = "" // the page states this default once for every bool
-		}
-		if preset != "" {
-			preset = " (`" + preset + "`)"
-		}
 		rows := &group.lyft
 		if strings.HasPrefix(name, "RATELIMITD_") {
 			rows = &group.ours
 		}
 		if n := len(*rows) - 1; meaning == "Private key" && n >= 0 { // one row for a certificate and its private key
-			before, after, _ := strings.Cut((*rows)[n], "` | file | ")
-			(*rows)[n] = before + "`, `" + name + "` | file | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
+			before, after, _ := strings.Cut((*rows)[n], " (file) | ")
+			(*rows)[n] = before + ", `" + name + "` (files) | " + strings.TrimSuffix(after, " |\n") + ", and its private key |\n"
 			continue
 		}
-		*rows = append(*rows, fmt.Sprintf("| `%s` | %s%s | %s |\n", name, kindOf(f), preset, meaning))
+		*rows = append(*rows, fmt.Sprintf("| %s | %s |\n", assignment(name, kindOf(f), preset), meaning))
 	}
 	var ours, lyft strings.Builder
 	for _, g := range groups {
@@ -135,6 +129,23 @@ func settingsTables(t *testing.T, model *kong.Application) string {
 	}
 	return ours.String() + lyft.String() +
 		fmt.Sprintf("\n## Without effect\n\n%s: [why](compatibility.md#without-effect).\n\n", strings.Join(silent, ", "))
+}
+
+// assignment shows a setting with its default, if it has one, and the other values that it accepts.
+func assignment(name, kind, preset string) string {
+	shown := "`" + name + "`"
+	if preset != "" {
+		shown = "`" + name + "=" + preset + "`"
+	}
+	switch values := strings.Replace(kind, ", `"+preset+"`", "", 1); {
+	case kind == "file", kind == "list":
+		return shown + " (" + kind + ")"
+	case !strings.HasPrefix(kind, "`"), kind == "`HOST:PORT`":
+		return shown
+	case preset != "":
+		return shown + ", " + strings.TrimPrefix(values, "`"+preset+"`, ")
+	}
+	return shown + ": " + kind
 }
 
 // kindOf names the values that a setting accepts.

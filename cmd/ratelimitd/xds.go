@@ -12,22 +12,22 @@ import (
 
 // xdsOptions are the settings of rules over xDS, with CONFIG_TYPE=GRPC_XDS_SOTW.
 type xdsOptions struct {
-	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" nonempty:"" default:"localhost:18000" help:"host:port of the xDS server."`
-	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Node ID sent to it."`
-	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"Node metadata sent to it."`
-	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers sent to it."`
-	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" clamp:"0s.." default:"3s" help:"Wait between attempts to connect, plus or minus half."`
+	Server       string        `name:"config-grpc-xds-server-url" env:"CONFIG_GRPC_XDS_SERVER_URL" nonempty:"" default:"localhost:18000" help:"The xDS server."`
+	NodeID       string        `name:"config-grpc-xds-node-id" env:"CONFIG_GRPC_XDS_NODE_ID" default:"default" help:"Node ID to send."`
+	NodeMetadata string        `name:"config-grpc-xds-node-metadata" env:"CONFIG_GRPC_XDS_NODE_METADATA" placeholder:"KEY=VALUE,..." help:"Node metadata to send."`
+	Headers      string        `name:"config-grpc-xds-client-additional-headers" env:"CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS" placeholder:"NAME:VALUE,..." help:"Headers to send."`
+	ConnectRetry time.Duration `name:"config-grpc-xds-server-connect-retry-interval" env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" clamp:"0s.." default:"3s" help:"Wait between attempts, plus or minus half."`
 
 	TLS    bool   `name:"config-grpc-xds-server-use-tls" env:"CONFIG_GRPC_XDS_SERVER_USE_TLS" help:"Encrypt the connection."`
-	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" placeholder:"FILE" help:"Trusted authorities, in addition to the system's."`
-	SAN    string `name:"config-grpc-xds-server-tls-san" env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" help:"Name that the server's certificate must contain. Unset: the host of the URL."`
+	CACert string `name:"config-grpc-xds-server-tls-cacert" env:"CONFIG_GRPC_XDS_SERVER_TLS_CACERT" placeholder:"FILE" help:"Authorities, besides the system's."`
+	SAN    string `name:"config-grpc-xds-server-tls-san" env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN" help:"Name in the server's certificate. Unset: the URL's host."`
 	Cert   string `name:"config-grpc-xds-client-tls-cert" env:"CONFIG_GRPC_XDS_CLIENT_TLS_CERT" placeholder:"FILE" help:"Client certificate."`
 	Key    string `name:"config-grpc-xds-client-tls-key" env:"CONFIG_GRPC_XDS_CLIENT_TLS_KEY" placeholder:"FILE" help:"Private key."`
 
-	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"First wait before reconnecting; each failure makes it 1.5 times as long."`
-	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest wait before reconnecting."`
-	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How random these waits are, from 0 to 1."`
-	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make these waits random."`
+	BackoffInitial time.Duration `name:"xds-client-backoff-initial-interval" env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" nonpositive:"100ms" clamp:"1ms.." default:"10s" help:"First wait before reconnecting. Each failure makes it 1.5 times as long."`
+	BackoffMax     time.Duration `name:"xds-client-backoff-max-interval" env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" nonpositive:"10s" clamp:"1ms.." default:"60s" help:"Longest wait."`
+	BackoffFactor  float64       `name:"xds-client-backoff-random-factor" env:"XDS_CLIENT_BACKOFF_RANDOM_FACTOR" clamp:"0..1" default:"0.5" help:"How random the waits are, from 0 to 1."`
+	BackoffJitter  bool          `name:"xds-client-backoff-jitter" env:"XDS_CLIENT_BACKOFF_JITTER" default:"true" negatable:"" help:"Make the waits random."`
 	MaxMessage     int           `name:"xds-client-max-msg-size-in-bytes" env:"XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES" clamp:"0.." placeholder:"BYTES" help:"Largest set of rules. Unset: 64 MiB."`
 }
 

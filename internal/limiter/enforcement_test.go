@@ -104,7 +104,7 @@ ratelimitd_limit_hits_total{domain="d",limit="new",result="warned",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="denied",rule="k"} 2
 ratelimitd_limit_hits_total{domain="d",limit="now",result="unenforced",rule="k"} 0
 ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
-# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, including those that shadow mode let pass.
+# HELP ratelimitd_rule_over_limit_hits_total Hits over the limit, enforced or not.
 # TYPE ratelimitd_rule_over_limit_hits_total counter
 ratelimitd_rule_over_limit_hits_total{domain="d",rule="k"} 2
 `), "ratelimitd_limit_hits_total", "ratelimitd_rule_over_limit_hits_total"); err != nil {
@@ -627,7 +627,7 @@ ratelimitd_limit_hits_total{domain="d",limit="now",result="warned",rule="k"} 0
 func TestLimitsInMetrics(t *testing.T) {
 	f := newMeasured(t, 2, listNode("k", []descriptor.Limit{fixedLimit("now", 2), fixedLimit("new", 10, hourly)}), inFlight("jobs", 7),
 		perMinute("half", "", 30, limitOf(descriptor.Limit{Requests: 30, Window: descriptor.Window{Unit: descriptor.Second, Multiplier: 30}})), perMinute("no-room", "", 1))
-	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_rule_limit Hits that a limit of the rule allows per window, without overrides.
+	if err := testutil.GatherAndCompare(f.registry, strings.NewReader(`# HELP ratelimitd_rule_limit Hits that a limit allows per window, without overrides.
 # TYPE ratelimitd_rule_limit gauge
 ratelimitd_rule_limit{domain="d",limit="",rule="half",window="30 seconds"} 30
 ratelimitd_rule_limit{domain="d",limit="",rule="jobs",window=""} 7

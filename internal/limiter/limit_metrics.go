@@ -39,7 +39,7 @@ func belowDomain(r *descriptor.Rule) string { return r.Path[min(len(r.Domain)+1,
 func (l *Limiter) limitFamily() metric.Family {
 	return metric.Family{
 		Name:   "ratelimitd_rule_limit",
-		Help:   "Hits that a limit of the rule allows per window, without overrides.",
+		Help:   "Hits that a limit allows per window, without overrides.",
 		Labels: []string{"domain", "rule", "limit", "window"},
 		Levels: func(emit metric.Emit) {
 			tree := l.Tree()

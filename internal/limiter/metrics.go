@@ -194,7 +194,7 @@ type hitCount struct {
 var hitCounts = []hitCount{
 	{"ratelimitd_rule_hits_total", "Hits that the rule evaluated.",
 		"total_hits", func(s *series) *atomic.Uint64 { return &s.Total }, true},
-	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit, including those that shadow mode let pass.",
+	{"ratelimitd_rule_over_limit_hits_total", "Hits over the limit, enforced or not.",
 		"over_limit", func(s *series) *atomic.Uint64 { return &s.Over }, false},
 	{"ratelimitd_rule_near_limit_hits_total", "Admitted hits above NEAR_LIMIT_RATIO of the limit.",
 		"near_limit", func(s *series) *atomic.Uint64 { return &s.Near }, false},
@@ -203,7 +203,7 @@ var hitCounts = []hitCount{
 	{"", "",
 		"within_limit", func(s *series) *atomic.Uint64 { return &s.Within }, false},
 	{"ratelimitd_rule_shadow_mode_hits_total",
-		"Hits over the limit that passed, because no limit is enforced for the customer.",
+		"Hits over the limit that passed, because none is enforced.",
 		"shadow_mode", func(s *series) *atomic.Uint64 { return &s.Shadow }, false},
 }
 
@@ -239,7 +239,7 @@ func (m *metrics) families() []metric.Family {
 			Labels: ruleLabels,
 			Counts: m.byRule(func(s *series) uint64 { return s.Penalties.Load() }, alwaysPenalties)},
 		metric.Family{Name: "ratelimitd_no_rule_requests_total",
-			Help: "Requests that passed because no rule of the domain matches.", Labels: []string{"domain"},
+			Help: "Requests that passed because no rule matches.", Labels: []string{"domain"},
 			Counts: func(emit metric.Emit) {
 				for _, s := range m.unmatched.All() {
 					if n := s.Total.Load(); n > 0 {
@@ -261,7 +261,7 @@ func (m *metrics) families() []metric.Family {
 		metric.Counter("ratelimitd_overridden_descriptors_total", "Descriptors decided with an operator's override.",
 			m.overridden.Load),
 		metric.Counter("ratelimitd_unusable_overrides_total",
-			"Limits that kept the rule's numbers, because the rule no longer allows the override.", m.unusable.Load),
+			"Limits whose override the rule no longer allows.", m.unusable.Load),
 		metric.Counters("ratelimitd_dropped_refunds_total",
 			"Refunds that gave nothing back.",
 			"reason", refundNames[:], m.refunds[:]),

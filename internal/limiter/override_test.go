@@ -186,7 +186,7 @@ func TestOverrideOfARuleWithOtherLimits(t *testing.T) {
 			if st := f.ask(1, "k=a"); (st.Code == limiter.OverLimit) != test.blocked {
 				t.Errorf("got %+v", st)
 			}
-			if err := testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`# HELP ratelimitd_unusable_overrides_total Limits that kept the rule's numbers, because the rule no longer allows the override.
+			if err := testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`# HELP ratelimitd_unusable_overrides_total Limits whose override the rule no longer allows.
 # TYPE ratelimitd_unusable_overrides_total counter
 ratelimitd_unusable_overrides_total %d
 `, test.unusable)), "ratelimitd_unusable_overrides_total"); err != nil {

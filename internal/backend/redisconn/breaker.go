@@ -115,7 +115,7 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger, explain func(error) e
 	metric.Register(opts.Metrics,
 		metric.Family{
 			Name: "ratelimitd_redis_breaker_open",
-			Help: "1 while calls to the Redis node fail immediately, because it does not answer.", Labels: []string{"node"},
+			Help: "1 while calls fail immediately, because the node does not answer.", Labels: []string{"node"},
 			Levels: func(emit metric.Emit) {
 				for addr, n := range all.shown() {
 					emit(metric.Bool(n.open.Load()), addr)
@@ -123,10 +123,10 @@ func newBreakers(wanted *BreakerOptions, log *slog.Logger, explain func(error) e
 			},
 		},
 		metric.Counter("ratelimitd_redis_breaker_rejected_total",
-			"Calls to Redis that failed immediately, because their node does not answer.", all.rejected.Load),
+			"Calls that failed immediately.", all.rejected.Load),
 		metric.Family{
 			Name:   "ratelimitd_redis_trip_duration_seconds",
-			Help:   "Time of a round trip to a Redis node, including the wait for a connection.",
+			Help:   "Time of a round trip, with the wait for a connection.",
 			Labels: []string{"node"},
 			Durations: func(emit metric.EmitDurations) {
 				for addr, n := range all.shown() {

@@ -37,7 +37,7 @@ func (l *Leases) families() []metric.Family {
 				emit(float64(c.failed.Load()), "failed")
 			},
 		},
-		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts answered from a lease, without a round trip.",
+		metric.Counter("ratelimitd_lease_local_takes_total", "Attempts answered from a lease.",
 			c.local.Load),
 	}
 }

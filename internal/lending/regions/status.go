@@ -31,10 +31,10 @@ func (s *Store) families() []metric.Family {
 		metric.Counter("ratelimitd_region_other_home_total",
 			"Limits counted here for another region, although the rules name another home.", c.otherHome.Load),
 		metric.Gauge("ratelimitd_region_unseen_hits",
-			"The most hits of a counter in mode eventual that another region admitted unseen in the last 1 to 2 minutes.",
+			"Most hits of an eventual counter that another region admitted unseen in the last 1 to 2 minutes.",
 			s.unseen.load),
 		metric.Counter("ratelimitd_region_forgotten_tallies_total",
-			"Attempts in mode eventual counted as regional, because too many counters were in use.", c.forgotten.Load),
+			"Attempts in mode eventual counted as regional, for lack of room.", c.forgotten.Load),
 	}
 }
 

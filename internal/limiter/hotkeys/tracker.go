@@ -69,9 +69,9 @@ func New(now time.Time, o Options) *Tracker {
 	t.overflow.board.Store(b)
 	t.boards = append(t.boards, b)
 	metric.Register(o.Metrics,
-		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked, because a decision would have waited.",
+		metric.Counter("ratelimitd_hot_keys_dropped_total", "Uses not tracked.",
 			t.dropped.Load),
-		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list, because all lists are in use.",
+		metric.Counter("ratelimitd_hot_keys_overflow_total", "Uses tracked in the shared list.",
 			t.shared.Load))
 	return t
 }

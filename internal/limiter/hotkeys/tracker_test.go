@@ -309,10 +309,10 @@ func TestListsRunOut(t *testing.T) {
 	// The first rule takes one list, the second one two: one for uses, one for denials.
 	same(t, "rules with lists", map[string]uint64{"d.00": 1, "d.01": 2, Overflow: 207}, lists)
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list, because all lists are in use.
+# HELP ratelimitd_hot_keys_overflow_total Uses tracked in the shared list.
 # TYPE ratelimitd_hot_keys_overflow_total counter
 ratelimitd_hot_keys_overflow_total 207
-# HELP ratelimitd_hot_keys_dropped_total Uses not tracked, because a decision would have waited.
+# HELP ratelimitd_hot_keys_dropped_total Uses not tracked.
 # TYPE ratelimitd_hot_keys_dropped_total counter
 ratelimitd_hot_keys_dropped_total 0
 `)); err != nil {

@@ -31,7 +31,7 @@ func newQueue(to sdktrace.SpanExporter, metrics prometheus.Registerer) *queue {
 	if metrics != nil {
 		metrics.MustRegister(
 			prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "ratelimitd_spans_dropped_total",
-				Help: "Spans not sent, because too many waited or sending failed."},
+				Help: "Spans not sent."},
 				func() float64 { return float64(q.dropped.Load()) }))
 	}
 	return q

@@ -234,7 +234,7 @@ func TestACollectorThatHangsIsBounded(t *testing.T) {
 		span.End()
 	}
 	want := `
-# HELP ratelimitd_spans_dropped_total Spans not sent, because too many waited or sending failed.
+# HELP ratelimitd_spans_dropped_total Spans not sent.
 # TYPE ratelimitd_spans_dropped_total counter
 ratelimitd_spans_dropped_total 900
 `
