@@ -10,7 +10,7 @@ MODULES := envoymodule workshop/bench/libraries deploy workshop/e2e examples/rou
 GO_FILES = $$(git ls-files -co --exclude-standard '*.go' | grep -v '\.pb\.go$$')
 FORMATTED = unformatted=$$(gofmt -l $(GO_FILES)); [ -z "$$unformatted" ] || { echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; }
 
-# GENERATE writes the generated files below a folder.
+# GENERATE writes the generated files below a directory.
 define GENERATE
 $(TOOL) buf generate -o $(1) && $(TOOL) buf generate --template buf.gen.clients.yaml -o $(1) && \
 	$(TOOL) buf build --path proto/ratelimitd/v1 --exclude-imports --exclude-source-info --as-file-descriptor-set -o $(1)/internal/server/clients.binpb
@@ -62,7 +62,7 @@ lint: ## the linters of .golangci.yml, buf and actionlint; format, go.mod and ge
 	$(TOOL) buf lint
 	go tool -modfile=workshop/tools/checks/go.mod actionlint
 
-lines: ## how much there is to read: lines of code and words of documents, by folder
+lines: ## how much there is to read: lines of code and words of documents, by directory
 	workshop/scripts/lines
 
 prose: ## the English of docs, help, messages and comments: CONTRIBUTING.md

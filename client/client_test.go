@@ -273,11 +273,11 @@ func TestDecidersAgree(t *testing.T) {
 	const text = "headers: [ietf]\n" + rules
 	for name, down := range map[string]bool{"memory": false, "Redis does not answer": true} {
 		t.Run(name, func(t *testing.T) {
-			folder := servicetest.RulesOf(t, text)
+			directory := servicetest.RulesOf(t, text)
 			ofClient, ofLibrary := new(seen), new(seen)
-			o := ratelimit.Options{Dir: rulefiles.Dir(folder), Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
+			o := ratelimit.Options{Dir: rulefiles.Dir(directory), Observer: ofLibrary, Logger: slog.New(slog.DiscardHandler)}
 			var env []string
-			if nowhere := filepath.Join(folder, "nowhere"); down {
+			if nowhere := filepath.Join(directory, "nowhere"); down {
 				o.Store, o.OnFailure = redisstore.New(redisstore.Options{URL: nowhere}), limits.OnFailureDeny
 				env = []string{"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=unix", "REDIS_URL=" + nowhere, "RATELIMITD_ON_ERROR=deny", "RATELIMITD_RESERVATION_KEY=0123456789abcdef"}
 			}
@@ -285,7 +285,7 @@ func TestDecidersAgree(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 			p := patient
 			p.Observer, p.MaxDenials = ofClient, -1
-			cmd := exec.Command(ratelimitd, "--rules", folder) //nolint:noctx // it ends with the test
+			cmd := exec.Command(ratelimitd, "--rules", directory) //nolint:noctx // it ends with the test
 			cmd.Env = env
 			c := dial(t, servicetest.Start(t, "the service", cmd).GRPC, p)
 			for _, d := range []interface {

@@ -37,11 +37,11 @@ func runTests(m *testing.M) (code int, err error) {
 	if out, err := exec.Command("go", "build", "-o", ratelimitd, "../cmd/ratelimitd").CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build the service: %w\n%s", err, out)
 	}
-	folder := filepath.Join(dir, "rules")
-	if err := errors.Join(os.Mkdir(folder, 0o700), os.WriteFile(filepath.Join(folder, "shop.yaml"), []byte(rules), 0o600)); err != nil {
+	directory := filepath.Join(dir, "rules")
+	if err := errors.Join(os.Mkdir(directory, 0o700), os.WriteFile(filepath.Join(directory, "shop.yaml"), []byte(rules), 0o600)); err != nil {
 		return 1, err
 	}
-	service := exec.Command(ratelimitd, "--rules", folder)
+	service := exec.Command(ratelimitd, "--rules", directory)
 	service.Env = []string{"LOG_FORMAT=json", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_PORT=0"}
 	service.SysProcAttr = redistest.EndsWithTest()
 	log, err := service.StderrPipe()

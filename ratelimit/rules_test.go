@@ -214,8 +214,8 @@ func TestUnpaired(t *testing.T) {
 func TestRulesAcrossRegionsAreAnError(t *testing.T) {
 	const across = "domain: api\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 10, regions: {home: eu}}}]\n"
 	for name, o := range map[string]ratelimit.Options{
-		"files":  {Files: fstest.MapFS{"api.yaml": {Data: []byte(across)}}, Logger: quiet},
-		"folder": {Dir: rulefiles.Dir(servicetest.RulesOf(t, across)), Logger: quiet},
+		"files":     {Files: fstest.MapFS{"api.yaml": {Data: []byte(across)}}, Logger: quiet},
+		"directory": {Dir: rulefiles.Dir(servicetest.RulesOf(t, across)), Logger: quiet},
 	} {
 		if l, err := ratelimit.Open(t.Context(), o); err == nil || name == "files" && !strings.Contains(err.Error(), "`regions`") {
 			t.Errorf("%s: the error is %v", name, err)

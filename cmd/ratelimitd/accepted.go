@@ -12,7 +12,7 @@ import (
 // is set. A value equal to the tag unless is not logged, because the service does that anyway.
 type acceptedOptions struct {
 	WatchRoot *bool `name:"runtime-watch-root" env:"RUNTIME_WATCH_ROOT" help:"Changes are found however they are made." because:"changes of rule files are found however they are made"`
-	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Files whose name begins with a dot are never rule files." unless:"true" because:"files whose name begins with a dot are never rule files"`
+	IgnoreDot *bool `name:"runtime-ignoredotfiles" env:"RUNTIME_IGNOREDOTFILES" help:"Files whose name starts with a dot are never rule files." unless:"true" because:"files whose name starts with a dot are never rule files"`
 
 	ReadOnly *bool `name:"redis-close-connection-on-readonly-error" env:"REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR" help:"Connections to a server that has become a replica are always closed." unless:"true" because:"connections to a Redis that has become a replica are always closed"`
 

@@ -49,7 +49,7 @@ func TestDocumentedCommands(t *testing.T) {
 		line, want, _ := strings.Cut(sample, "\n")
 		args := strings.Fields(strings.TrimPrefix(line, prompt))
 		if !strings.HasPrefix(line, prompt) || len(args) == 0 {
-			t.Fatalf("a sample begins with %q", line)
+			t.Fatalf("a sample starts with %q", line)
 		}
 		if at := servers[args[0]]; at != "" {
 			args = append(args, "--server", at)

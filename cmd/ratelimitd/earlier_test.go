@@ -18,15 +18,15 @@ const releases = "v[0-9]*"
 
 // builtEarlier is the program of the earlier version. Tests of one run share it.
 var builtEarlier struct {
-	once   sync.Once
-	folder string
-	err    error
+	once      sync.Once
+	directory string
+	err       error
 }
 
 // removeEarlier removes the program that earlier built.
 func removeEarlier() {
-	if builtEarlier.folder != "" {
-		_ = os.RemoveAll(builtEarlier.folder)
+	if builtEarlier.directory != "" {
+		_ = os.RemoveAll(builtEarlier.directory)
 	}
 }
 
@@ -42,23 +42,23 @@ func earlier(t *testing.T) string {
 		t.Skip("there is no release yet, or its tag is not in this clone")
 	}
 	builtEarlier.once.Do(func() {
-		if builtEarlier.folder, builtEarlier.err = os.MkdirTemp("", "earlier"); builtEarlier.err == nil {
-			builtEarlier.err = buildEarlier(top, builtEarlier.folder, strings.TrimSpace(string(tag)))
+		if builtEarlier.directory, builtEarlier.err = os.MkdirTemp("", "earlier"); builtEarlier.err == nil {
+			builtEarlier.err = buildEarlier(top, builtEarlier.directory, strings.TrimSpace(string(tag)))
 		}
 	})
 	if builtEarlier.err != nil {
 		t.Fatal(builtEarlier.err)
 	}
-	return filepath.Join(builtEarlier.folder, "ratelimitd")
+	return filepath.Join(builtEarlier.directory, "ratelimitd")
 }
 
-func buildEarlier(top, folder, tag string) error {
-	archive := filepath.Join(folder, "sources.tar")
-	sources := filepath.Join(folder, "sources")
+func buildEarlier(top, directory, tag string) error {
+	archive := filepath.Join(directory, "sources.tar")
+	sources := filepath.Join(directory, "sources")
 	if err := os.Mkdir(sources, 0o755); err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(folder, "ratelimitd"), "./cmd/ratelimitd")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(directory, "ratelimitd"), "./cmd/ratelimitd")
 	build.Dir = sources
 	for _, c := range []*exec.Cmd{
 		exec.Command("git", "-C", top, "archive", "--output", archive, tag),

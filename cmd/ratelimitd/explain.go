@@ -99,7 +99,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 			tree.Domain(o.Ask.Domain).OrderBucket(e)
 		}
 	}
-	folder, _ := o.Rules.dir()
+	directory, _ := o.Rules.dir()
 	options := explain.Options{Overrides: overrides, Tree: tree, Settings: o.Answers.settings(), KeyPrefix: o.KeyPrefix,
 		Domain: o.Ask.Domain, Now: now, QuotaBucket: o.Bucket}
 	for _, e := range entries {
@@ -116,7 +116,7 @@ func (o *explainCommand) Run(ctx context.Context, s streams) error {
 		}
 		return fmt.Errorf("explain: %w", err)
 	}
-	report.RulesFrom = "the files in " + stdin.NameOf(folder)
+	report.RulesFrom = "the files in " + stdin.NameOf(directory)
 	return o.write(s, report)
 }
 
@@ -258,7 +258,7 @@ func (o *ruleOptions) load(warn io.Writer, of descriptor.Options) (*descriptor.T
 		return nil, misuse(fmt.Errorf("read rules: %w\nname a directory or file with --rules, or ask a server with --server",
 			err))
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of,
+	r, err := config.NewDirectory(config.Options{Dir: dir, MergeDomains: o.Merge, Tree: of,
 		Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err

@@ -213,7 +213,7 @@ func TestExitCodesOfServe(t *testing.T) {
 		"a store":                {map[string]string{"BACKEND_TYPE": "paper"}, []string{"--rules", rules}, 2},
 		"a file":                 {map[string]string{"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": "no-such", "GRPC_SERVER_TLS_KEY": "no-such"}, []string{"--rules", rules}, 2},
 		"a short token":          {map[string]string{"RATELIMITD_ADMIN_TOKEN": "short"}, []string{"--rules", rules}, 2},
-		"the directory of rules": {nil, []string{"--rules", "no-such-folder"}, 2},
+		"the directory of rules": {nil, []string{"--rules", "no-such-directory"}, 2},
 		"an address elsewhere":   {map[string]string{"HOST": "192.0.2.1", "PORT": "0", "GRPC_PORT": "0", "DEBUG_PORT": "0"}, []string{"--rules", rules}, 1},
 	} {
 		if code, text := output(t, c.env, c.args...); code != c.code {

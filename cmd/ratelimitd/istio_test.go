@@ -54,7 +54,7 @@ func TestIstio(t *testing.T) {
 		"REDIS_OP_TIMEOUT": "5s", // the machine may be busy; this test does not measure time
 	})
 	if line := p.Log.Wait(t, "active rules"); line["files"] != 1.0 || line["rules"] != 2.0 {
-		t.Errorf("the folder, with ..data in it, was loaded as %v", line)
+		t.Errorf("the directory, with ..data in it, was loaded as %v", line)
 	}
 
 	// "::" means every address, including IPv4: Kubernetes' probes use either.

@@ -10,8 +10,8 @@ import (
 
 // The admin port changes the log level at run time: lines below the level are not logged.
 func TestLogLevelAtRunTime(t *testing.T) {
-	folder := rulesOf(t, fiveADay)
-	p := startProcess(t, nil, "--rules", folder)
+	directory := rulesOf(t, fiveADay)
+	p := startProcess(t, nil, "--rules", directory)
 	set := func(level string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+p.Debug+"/loglevel?level="+level, http.NoBody)
@@ -31,7 +31,7 @@ func TestLogLevelAtRunTime(t *testing.T) {
 	reload := func(rules int) {
 		t.Helper()
 		name := fmt.Sprintf("domain%d", rules)
-		write(t, folder, name+".yaml", strings.Replace(fiveADay, "domain: d", "domain: "+name, 1))
+		write(t, directory, name+".yaml", strings.Replace(fiveADay, "domain: d", "domain: "+name, 1))
 		eventually(t, "a reload", func() bool {
 			return len(shown(t, "http://"+p.HTTP+"/metrics", fmt.Sprint("ratelimitd_rules ", rules))) > 0
 		})

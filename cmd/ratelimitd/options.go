@@ -40,7 +40,7 @@ type ruleOptions struct {
 }
 
 // dir returns the directory of rule files, and the settings that it comes from.
-func (o *ruleOptions) dir() (folder, because string) {
+func (o *ruleOptions) dir() (directory, because string) {
 	if o.Rules != "" {
 		return o.Rules, "--rules"
 	}

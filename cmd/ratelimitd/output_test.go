@@ -321,7 +321,7 @@ func TestNewFiles(t *testing.T) {
 	}
 	f.discard()
 	if text, _ := os.ReadFile(name); string(text) != "1" || len(namesIn(t, dir)) != 2 {
-		t.Errorf("%q, and the folder has %v", text, namesIn(t, dir))
+		t.Errorf("%q, and the directory has %v", text, namesIn(t, dir))
 	}
 	for _, bad := range []string{"-", dir, filepath.Join(dir, "no", "such")} {
 		if f, err := createFile(bad); err == nil {

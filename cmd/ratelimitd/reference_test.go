@@ -12,7 +12,7 @@ import (
 // Called by envoyproxy/ratelimit's name, the program serves, even with arguments that serve does not have. Arguments
 // that serve has apply.
 func TestServesUnderTheReferencesName(t *testing.T) {
-	root, folder := filepath.Split(rulesOf(t, fiveADay))
+	root, directory := filepath.Split(rulesOf(t, fiveADay))
 	for _, c := range []struct {
 		program string
 		args    string
@@ -26,7 +26,7 @@ func TestServesUnderTheReferencesName(t *testing.T) {
 		{"/bin/ratelimit", "serve", ""},
 	} {
 		t.Run(c.program+" "+c.args, func(t *testing.T) {
-			cmd := command(t, map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": folder}, strings.Fields(c.args)...)
+			cmd := command(t, map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": directory}, strings.Fields(c.args)...)
 			if c.program != "" {
 				cmd.Args[0] = c.program
 			}

@@ -74,7 +74,7 @@ func TestRulesTakeLittleMemory(t *testing.T) {
 
 func loadFiles(t *testing.T, domains, each int) func(int) config.Result {
 	dir := t.TempDir()
-	folder := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	directory := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	return func(round int) config.Result {
 		for d := range domains {
 			var b strings.Builder
@@ -87,7 +87,7 @@ func loadFiles(t *testing.T, domains, each int) func(int) config.Result {
 				t.Fatal(err)
 			}
 		}
-		r, err := folder.Load()
+		r, err := directory.Load()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -124,9 +124,10 @@ func (o *serveCommand) announce(log *slog.Logger) {
 			"CONFIG_TYPE=GRPC_XDS_SOTW")
 		return
 	}
-	folder, because := o.Rules.dir()
-	log.Info("serving rules from a directory", "directory", folder, "because", because)
-	if beside, _ := filepath.Glob(folder + ".*"); len(beside) > 0 && o.Rules.Rules == "" && o.Rules.RuntimeSubdir != "" {
+	directory, because := o.Rules.dir()
+	log.Info("serving rules from a directory", "directory", directory, "because", because)
+	if beside, _ := filepath.Glob(directory + ".*"); len(beside) > 0 && o.Rules.Rules == "" &&
+		o.Rules.RuntimeSubdir != "" {
 		log.Warn("files next to the rule directory are not read, unlike in envoyproxy/ratelimit", "files", beside, "hint",
 			"move them into the directory")
 	}
@@ -283,7 +284,7 @@ func (s *starting) rules(_ context.Context, opts *service.Options) (err error) {
 	opts.Rules.Dir, _ = o.dir()
 	opts.Rules.Hint = "set another directory with --rules, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY or RUNTIME_APPDIRECTORY, " +
 		"or set FORCE_START_WITHOUT_INITIAL_CONFIG=true to start without rules"
-	opts.Rules.Folder = config.NewFolder(config.Options{
+	opts.Rules.Directory = config.NewDirectory(config.Options{
 		Dir: opts.Rules.Dir, MergeDomains: o.Merge, Strict: o.Strict, Tree: s.options.Answers.tree(), Logger: s.log,
 		Metrics: prom.With(s.registry),
 	})

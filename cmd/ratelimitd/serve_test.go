@@ -46,13 +46,13 @@ func TestStartIsShort(t *testing.T) {
 	for i := range many {
 		many[i] = strings.ReplaceAll(fiveADay, "domain: d", fmt.Sprintf("domain: d%d", i))
 	}
-	for folder, files := range map[string]float64{"../../config/domains": 5, rulesOf(t, many...): 50} {
-		p := startProcess(t, nil, "--rules", folder)
+	for directory, files := range map[string]float64{"../../config/domains": 5, rulesOf(t, many...): 50} {
+		p := startProcess(t, nil, "--rules", directory)
 		if line := p.Log.Wait(t, "active rules"); line["files"] != files {
-			t.Errorf("%s: logged %v, want %v files", folder, line, files)
+			t.Errorf("%s: logged %v, want %v files", directory, line, files)
 		}
 		if log := p.Log.String(); strings.Count(log, "\n") > 10 {
-			t.Errorf("%s: more than ten lines:\n%s", folder, log)
+			t.Errorf("%s: more than ten lines:\n%s", directory, log)
 		}
 	}
 }
@@ -225,7 +225,7 @@ func TestWhereRulesAre(t *testing.T) {
 	other := rulesOf(t, fiveADay)
 	p = startProcess(t, env, "--rules", other)
 	if line := p.Log.Wait(t, "active rules"); line["directory"] != other {
-		t.Errorf("logged %v, want the flag's folder", line)
+		t.Errorf("logged %v, want the flag's directory", line)
 	}
 }
 
@@ -341,10 +341,10 @@ func TestExamplesAreNotServedUnasked(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"nothing set":       {nil, "/srv/runtime_data/current/config"},
-		"an empty root":     {map[string]string{"RUNTIME_ROOT": ""}, "/srv/runtime_data/current/config"},
-		"only a subfolder":  {map[string]string{"RUNTIME_SUBDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules/config"},
-		"only an appfolder": {map[string]string{"RUNTIME_APPDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules"},
+		"nothing set":          {nil, "/srv/runtime_data/current/config"},
+		"an empty root":        {map[string]string{"RUNTIME_ROOT": ""}, "/srv/runtime_data/current/config"},
+		"only a subdirectory":  {map[string]string{"RUNTIME_SUBDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules/config"},
+		"only an appdirectory": {map[string]string{"RUNTIME_APPDIRECTORY": "no-such-rules"}, "/srv/runtime_data/current/no-such-rules"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command(t, c.env)

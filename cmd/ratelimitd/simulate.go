@@ -195,7 +195,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		}
 	}
 	out := &simulate.Options{
-		Rules: simulate.Rules{Folder: o.Rules, Tree: rules},
+		Rules: simulate.Rules{Directory: o.Rules, Tree: rules},
 		Settings: limiter.Settings{
 			Shadow: o.Shadow, Quota: o.Quota, StopWhenOver: o.Stop, Admission: descriptor.ParseAdmission(o.Admission),
 			CalendarMonths: o.Months,
@@ -208,7 +208,7 @@ func (o *simulateCommand) options() (*simulate.Options, error) {
 		if err != nil {
 			return nil, err
 		}
-		out.Against = &simulate.Rules{Folder: o.Against, Tree: old}
+		out.Against = &simulate.Rules{Directory: o.Against, Tree: old}
 	}
 	if o.Overrides != "" {
 		all, err := readOverrides(o.Overrides)

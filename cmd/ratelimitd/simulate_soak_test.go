@@ -51,8 +51,8 @@ func (r madeUpLog) at(i int) madeUp {
 	return madeUp{at: r.start.Add(time.Duration(i) * time.Millisecond), customer: customer, path: int(x % 7), plan: plans[customer%len(plans)]}
 }
 
-// displaced returns the number of the request at index i of the log. Each request is within a quarter of a second of its
-// place in time.
+// displaced returns the number of the request at index i of the log. Each request is within a quarter of a second of
+// its place in time.
 func displaced(i int) int { return i ^ 0xa5 }
 
 // write writes the log to a writer.
@@ -179,7 +179,7 @@ func (r madeUpLog) compare(t *testing.T, lanes int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := simulate.Rules{Folder: dir, Tree: tree}
+	rules := simulate.Rules{Directory: dir, Tree: tree}
 	served := r.served(t, rules, lanes)
 
 	seen, wrong, over := 0, 0, 0

@@ -98,7 +98,7 @@ func TestSimulateCommand(t *testing.T) {
 		{with(given, "examples/simulate/rules/shop.yaml"), 0, "rules of", ""},
 		{with(given, in("gone")), 2, "", "no such file"},
 		{with(given, dir), 2, "", "rules of "},
-		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not begin with"},
+		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: it does not start with"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("other.log"), "--mapping", in("nginx.yaml")}, 2, "", "no line of the log is a request: 2 lines, 2 of them cannot be used, the first: " + in("other.log") + ":1: column 1: there is no \" - \" after remote_addr, as the log_format says\n  lines must have nginx's combined format: if nginx.conf has a log_format"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", in("empty.log"), "--mapping", "examples/simulate/envoy.yaml"}, 2, "", "no line of the log is a request: 0 lines"},
 		{[]string{"--rules", "examples/simulate/rules", "--log", "examples/simulate/access.log", "--mapping", in("absent.yaml")}, 2, "", "absent.yaml:3:32: no line of the log has a field \"RESPONSE_FLAGS\""},

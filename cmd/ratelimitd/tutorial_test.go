@@ -46,9 +46,9 @@ var (
 
 // followed are the pages whose commands TestTutorial runs.
 var followed = []struct {
-	page, folder string
-	commands     int  // least number of commands on the page
-	installed    bool // whether the page expects an installed program; otherwise it explains how to build one
+	page, directory string
+	commands        int  // least number of commands on the page
+	installed       bool // whether the page expects an installed program; otherwise it explains how to build one
 }{
 	{"learn/tutorial.md", "tutorial", 20, false},
 	{"learn/first-limit.md", "first-limit", 8, false},
@@ -96,15 +96,15 @@ type tutorial struct {
 func TestTutorial(t *testing.T) {
 	racetest.Sequential(t)
 	for _, c := range followed {
-		t.Run(c.folder, func(t *testing.T) {
+		t.Run(c.directory, func(t *testing.T) {
 			t.Parallel() // it spends most of its time waiting
-			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.folder, c.commands, c.installed)
+			followPage(t, filepath.Join("..", "..", "docs", filepath.FromSlash(c.page)), c.directory, c.commands, c.installed)
 		})
 	}
 }
 
 // followPage executes the steps of a page, in a directory of that name.
-func followPage(t *testing.T, page, folder string, atLeast int, installed bool) {
+func followPage(t *testing.T, page, directory string, atLeast int, installed bool) {
 	t.Helper()
 	servicetest.NotAtMidnight()
 	text, err := os.ReadFile(page)
@@ -112,7 +112,7 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 		t.Fatal(err)
 	}
 	home := t.TempDir()
-	r := &tutorial{home: filepath.Join(home, folder), shell: openShell(t, home)}
+	r := &tutorial{home: filepath.Join(home, directory), shell: openShell(t, home)}
 	if strings.Contains(string(text), "localhost:6379") || strings.Contains(string(text), "redis-cli ") {
 		r.redis = redistest.Start(t).Addr
 		host, port, _ := strings.Cut(r.redis, ":")
@@ -124,7 +124,7 @@ func followPage(t *testing.T, page, folder string, atLeast int, installed bool) 
 			t.Fatal(err)
 		}
 		r.env = []string{asProcess + "=1"}
-		r.mustRun(t, fmt.Sprintf(`mkdir -p ~/%[1]s/bin && ln -s '%[2]s' ~/%[1]s/bin/ratelimitd && cd ~/%[1]s && export PATH=$PWD/bin:$PATH %[3]s=1`, folder, self, asProcess))
+		r.mustRun(t, fmt.Sprintf(`mkdir -p ~/%[1]s/bin && ln -s '%[2]s' ~/%[1]s/bin/ratelimitd && cd ~/%[1]s && export PATH=$PWD/bin:$PATH %[3]s=1`, directory, self, asProcess))
 	}
 	var out strings.Builder
 	end, commands := 0, 0

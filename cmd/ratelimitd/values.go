@@ -133,7 +133,7 @@ var forms = map[string]func(string) error{
 	},
 	"path": func(v string) error {
 		if !strings.HasPrefix(v, "/") || strings.ContainsAny(v, " {}?#") {
-			return errors.New("must be a path that begins with /, such as /metrics")
+			return errors.New("must be a path that starts with /, such as /metrics")
 		}
 		return nil
 	},

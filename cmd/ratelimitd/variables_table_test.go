@@ -60,7 +60,7 @@ func table(t *testing.T) []variable {
 }
 
 func variablesOfRules() []variable {
-	folder := func(t *testing.T, i *instance) string {
+	directory := func(t *testing.T, i *instance) string {
 		if i.err != nil {
 			return i.err.Error()[:strings.Index(i.err.Error()+":", ":")]
 		}
@@ -76,7 +76,7 @@ func variablesOfRules() []variable {
 			if name == "RUNTIME_ROOT" {
 				env[name] = dir + root
 			}
-			return env, func(t *testing.T, i *instance) string { return strings.ReplaceAll(folder(t, i), dir, "DIR") }
+			return env, func(t *testing.T, i *instance) string { return strings.ReplaceAll(directory(t, i), dir, "DIR") }
 		}
 	}
 	return []variable{

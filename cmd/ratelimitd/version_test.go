@@ -48,7 +48,7 @@ func TestStartIsLogged(t *testing.T) {
 	}
 	first, _, _ := strings.Cut(p.Log.String(), "\n")
 	if !strings.Contains(first, `"starting ratelimitd"`) {
-		t.Errorf("the log begins with %s", first)
+		t.Errorf("the log starts with %s", first)
 	}
 	sum, ok := p.Log.Wait(t, "active rules")["checksum"].(float64)
 	if !ok || sum == 0 {

@@ -32,8 +32,8 @@ func TestContainers(t *testing.T) {
 	if os.Getenv("RATELIMITD_CONTAINERS") == "" {
 		t.Skip("NOT RUN without RATELIMITD_CONTAINERS: workshop/scripts/test-compose sets it")
 	}
-	if folder := os.Getenv(inside); folder != "" {
-		testContainers(t, folder)
+	if directory := os.Getenv(inside); directory != "" {
+		testContainers(t, directory)
 		return
 	}
 	if os.Geteuid() != 0 {
@@ -44,21 +44,21 @@ func TestContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := os.MkdirTemp("", "containers") // not t.TempDir: a socket's path has room for about 100 bytes
+	directory, err := os.MkdirTemp("", "containers") // not t.TempDir: a socket's path has room for about 100 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(folder); err != nil {
+		if err := os.RemoveAll(directory); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.Symlink(compose, filepath.Join(folder, "docker-compose")); err != nil {
+	if err := os.Symlink(compose, filepath.Join(directory, "docker-compose")); err != nil {
 		t.Fatal(err)
 	}
-	imagesOf(t, folder)
-	sources(t, filepath.Join(folder, "sources"))
-	inNamespaces(t, folder)
+	imagesOf(t, directory)
+	sources(t, filepath.Join(directory, "sources"))
+	inNamespaces(t, directory)
 	t.Log("Grafana is left out: no package has it. The tests of deploy/ read its files.")
 }
 
@@ -75,9 +75,9 @@ func sources(t *testing.T, to string) {
 	}
 }
 
-func testContainers(t *testing.T, folder string) {
-	d := startDaemon(t, folder)
-	project := filepath.Join(folder, "sources")
+func testContainers(t *testing.T, directory string) {
+	d := startDaemon(t, directory)
+	project := filepath.Join(directory, "sources")
 	d.importImages(t, map[string]string{
 		"redis":      named(t, project, "docker-compose.yml", `image: (\S+/redis:\S+)`),
 		"envoy":      named(t, project, "docker-compose.yml", `image: (\S+/envoy:\S+)`),

@@ -24,7 +24,7 @@ import (
 
 // docker is a daemon.
 type docker struct {
-	socket, folder string
+	socket, directory string
 }
 
 func (d *docker) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
@@ -173,13 +173,13 @@ func (d *docker) run(t *testing.T, env []string, host map[string]any) container 
 }
 
 // compose runs docker-compose in a directory and returns its output.
-func (d *docker) compose(t *testing.T, folder string, args ...string) string {
+func (d *docker) compose(t *testing.T, directory string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Minute) // the image is compiled
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(d.folder, "docker-compose"), append([]string{"--progress", "plain"}, args...)...)
-	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.socket, "DOCKER_CONFIG="+d.folder, "HOME="+d.folder, "COMPOSE_PROJECT_NAME=ratelimitd")
+	cmd := exec.CommandContext(ctx, filepath.Join(d.directory, "docker-compose"), append([]string{"--progress", "plain"}, args...)...)
+	cmd.Dir = directory
+	cmd.Env = append(os.Environ(), "DOCKER_HOST=unix://"+d.socket, "DOCKER_CONFIG="+d.directory, "HOME="+d.directory, "COMPOSE_PROJECT_NAME=ratelimitd")
 	cmd.WaitDelay = 10 * time.Second
 	before := time.Now()
 	out, err := cmd.CombinedOutput()

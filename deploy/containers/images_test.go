@@ -37,7 +37,7 @@ func newImage(t *testing.T, file string) *image {
 			i.header(t, &tar.Header{Typeflag: tar.TypeSymlink, Name: dir[1:], Linkname: to, Mode: 0o777})
 		}
 	}
-	i.folder(t, "/tmp", 0, 0o1777)
+	i.directory(t, "/tmp", 0, 0o1777)
 	return i
 }
 
@@ -55,7 +55,7 @@ func (i *image) header(t *testing.T, h *tar.Header) {
 	}
 }
 
-func (i *image) folder(t *testing.T, name string, owner int, mode int64) {
+func (i *image) directory(t *testing.T, name string, owner int, mode int64) {
 	t.Helper()
 	i.header(t, &tar.Header{Typeflag: tar.TypeDir, Name: name[1:], Mode: mode, Uid: owner, Gid: owner})
 }
@@ -120,11 +120,11 @@ func (i *image) program(t *testing.T, path string) string {
 		t.Fatalf("ldd %s: %v\n%s", path, err, out)
 	}
 	for _, m := range library.FindAllStringSubmatch(string(out), -1) {
-		folder, err := filepath.EvalSymlinks(filepath.Dir(m[1])) // /lib is a link in the image too
+		directory, err := filepath.EvalSymlinks(filepath.Dir(m[1])) // /lib is a link in the image too
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name := filepath.Join(folder, filepath.Base(m[1])); !i.seen[name] {
+		if name := filepath.Join(directory, filepath.Base(m[1])); !i.seen[name] {
 			i.seen[name] = true
 			i.file(t, name, name)
 		}
@@ -137,7 +137,7 @@ func (i *image) program(t *testing.T, path string) string {
 const prometheusUser = 65534 // the user ID in Prometheus' own image
 
 // imagesOf builds the images that docker-compose.yml and the Dockerfile name. They are files: a daemon imports them.
-func imagesOf(t *testing.T, folder string) {
+func imagesOf(t *testing.T, directory string) {
 	t.Helper()
 	programs := map[string][]string{
 		"redis":      {lookup(t, "redis-server", "workshop/scripts/install-redis"), lookup(t, "redis-cli", "workshop/scripts/install-redis"), lookup(t, "bash", "")},
@@ -145,7 +145,7 @@ func imagesOf(t *testing.T, folder string) {
 		"prometheus": {lookup(t, "prometheus", "workshop/scripts/install-promtool")},
 	}
 	for name, paths := range programs {
-		i := newImage(t, filepath.Join(folder, name+".tar"))
+		i := newImage(t, filepath.Join(directory, name+".tar"))
 		for _, path := range paths {
 			i.program(t, path)
 		}
@@ -153,11 +153,11 @@ func imagesOf(t *testing.T, folder string) {
 		case "redis": // Redis' own image is built without protected mode
 			i.text(t, "/entrypoint", "#!/usr/bin/bash\nexec \"$@\" --protected-mode no\n")
 		case "prometheus":
-			i.folder(t, "/prometheus", prometheusUser, 0o755)
+			i.directory(t, "/prometheus", prometheusUser, 0o755)
 		}
 		i.close(t)
 	}
-	goImage(t, filepath.Join(folder, "go.tar"))
+	goImage(t, filepath.Join(directory, "go.tar"))
 }
 
 // lookup finds a program that an image is made of. Without it nothing is tested.
@@ -288,7 +288,7 @@ func (d *docker) importImages(t *testing.T, names map[string]string) {
 		if names[name] == "" {
 			t.Fatal(fmt.Errorf("no file names an image of %s", name))
 		}
-		file := filepath.Join(d.folder, name+".tar")
+		file := filepath.Join(d.directory, name+".tar")
 		d.image(t, names[name], file, changes...)
 		if err := os.Remove(file); err != nil { // some are large
 			t.Fatal(err)

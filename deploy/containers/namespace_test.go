@@ -26,7 +26,7 @@ const inside = "RATELIMITD_CONTAINERS_FOLDER"
 const skipped = "NOT RUN without "
 
 // inNamespaces runs this test once more, as the first process of new name spaces. All that it starts ends with it.
-func inNamespaces(t *testing.T, folder string) {
+func inNamespaces(t *testing.T, directory string) {
 	t.Helper()
 	runtime.LockOSThread() // Pdeathsig is about the thread
 	defer runtime.UnlockOSThread()
@@ -35,12 +35,12 @@ func inNamespaces(t *testing.T, folder string) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=40m")
-	cmd.Env = append(os.Environ(), inside+"="+folder)
+	cmd.Env = append(os.Environ(), inside+"="+directory)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
 		Pdeathsig:  syscall.SIGKILL,
 	}
-	t.Cleanup(func() { removeCgroups(t, cgroup(folder)) })
+	t.Cleanup(func() { removeCgroups(t, cgroup(directory)) })
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	err = cmd.Run()
@@ -56,22 +56,22 @@ func inNamespaces(t *testing.T, folder string) {
 }
 
 // cgroup returns the parent of the containers' control groups.
-func cgroup(folder string) string { return "/" + filepath.Base(folder) }
+func cgroup(directory string) string { return "/" + filepath.Base(directory) }
 
 // removeCgroups removes the control groups that the daemon leaves: empty directories.
 func removeCgroups(t *testing.T, name string) {
 	t.Helper()
 	found, _ := filepath.Glob("/sys/fs/cgroup/*" + name)
 	for _, root := range append(found, "/sys/fs/cgroup"+name) {
-		var folders []string
+		var directories []string
 		_ = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {
-				folders = append(folders, path)
+				directories = append(directories, path)
 			}
 			return nil
 		})
-		slices.Reverse(folders)
-		for _, f := range folders {
+		slices.Reverse(directories)
+		for _, f := range directories {
 			if err := syscall.Rmdir(f); err != nil {
 				t.Errorf("a control group stays behind: %v: %v", f, err)
 			}
@@ -112,15 +112,15 @@ func settle() error {
 }
 
 // startDaemon starts dockerd and returns when it answers. Where it cannot start, nothing is tested.
-func startDaemon(t *testing.T, folder string) *docker {
+func startDaemon(t *testing.T, directory string) *docker {
 	t.Helper()
 	if err := settle(); err != nil {
 		t.Skipf(skipped+"name spaces to run dockerd in: %v", err)
 	}
 	var log lockedBuffer
-	d := &docker{socket: filepath.Join(folder, "docker.sock"), folder: folder}
-	cmd := exec.Command("dockerd", "--data-root", filepath.Join(folder, "data"), "--exec-root", filepath.Join(folder, "exec"),
-		"--pidfile", filepath.Join(folder, "dockerd.pid"), "--host", "unix://"+d.socket, "--cgroup-parent", cgroup(folder), "--log-level", "warn")
+	d := &docker{socket: filepath.Join(directory, "docker.sock"), directory: directory}
+	cmd := exec.Command("dockerd", "--data-root", filepath.Join(directory, "data"), "--exec-root", filepath.Join(directory, "exec"),
+		"--pidfile", filepath.Join(directory, "dockerd.pid"), "--host", "unix://"+d.socket, "--cgroup-parent", cgroup(directory), "--log-level", "warn")
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Skipf(skipped+"dockerd: %v", err)

@@ -144,7 +144,7 @@ func (a *activeReading) readHours(v yamlform.Value) {
 	case !ok:
 		v.Errorf("`hours` must be two times of a day, such as 08:00-20:00 or 22:00-06:00, not %s", yamlform.Quote(text))
 	case a.active.Begin == a.active.End:
-		v.Errorf("`hours` begin and end at %s: for a whole day leave them out", strconv.Quote(text[:5]))
+		v.Errorf("`hours` start and end at %s: for a whole day leave them out", strconv.Quote(text[:5]))
 	default:
 		return
 	}

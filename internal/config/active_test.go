@@ -94,7 +94,7 @@ func TestActiveErrors(t *testing.T) {
 		"active: {hours: 8-20}":                                              "`hours` must be two times of a day",
 		"active: {hours: 08:00-25:00}":                                       "`hours` must be two times of a day",
 		"active: {hours: 24:00-08:00}":                                       "`hours` must be two times of a day",
-		"active: {hours: 08:00-08:00}":                                       "`hours` begin and end at \"08:00\"",
+		"active: {hours: 08:00-08:00}":                                       "`hours` start and end at \"08:00\"",
 		"active: {from: tomorrow}":                                           "`from` must be a day or a time",
 		"active: {from: 2026-02-30}":                                         "`from` must be a day or a time",
 		"active: {until: 2026-02-03T4:00}":                                   "`until` must be a day or a time",

@@ -362,7 +362,7 @@ func TestErrors(t *testing.T) {
 		{"wrong indentation", []string{"domain: a\ndescriptors:\n  - key: k\n    value: x\n   rate_limit: {}\n"}, false, []string{"a.yaml:5:1: not YAML: did not find expected"}},
 		{"tab", []string{"domain: a\ndescriptors:\n  - key: k\n\t  value: x\n"}, false, []string{"a.yaml:4:1: not YAML: found a tab character that violates indentation: a tab cannot indent: use spaces"}},
 		{"star without quotes", []string{"domain: a\ndescriptors:\n  - key: k\n    value: *\n"}, false, []string{
-			"a.yaml:4:1: not YAML: did not find expected alphabetic or numeric character: a value that begins with * or & must stand in quotes"}},
+			"a.yaml:4:1: not YAML: did not find expected alphabetic or numeric character: a value that starts with * or & must stand in quotes"}},
 		{"star and letters without quotes", []string{"domain: a\ndescriptors:\n  - key: k\n    value: *foo\n  - key: j\n  - key: l\n"}, false, []string{
 			"a.yaml:4:12: not YAML: unknown anchor 'foo' referenced: if the * is part of a value, put the value in quotes"}},
 		{"unclosed bracket", []string{"domain: a\ndescriptors:\n  - {key: k\n  - key: j\n"}, false, []string{"a.yaml:3:5: not YAML: did not find expected ',' or '}'"}},

@@ -9,7 +9,7 @@ import (
 
 // The shipped example rules decide as their comments describe.
 func TestShippedDomains(t *testing.T) {
-	r, err := NewFolder(Options{Dir: "../../config", Logger: new(logged).logger()}).Load()
+	r, err := NewDirectory(Options{Dir: "../../config", Logger: new(logged).logger()}).Load()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func TestNothingOfAnotherFileIsShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log strings.Builder
-		r, err := NewFolder(Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Load()
+		r, err := NewDirectory(Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(&log, nil))}).Load()
 		if err != nil {
 			t.Fatal(err)
 		}

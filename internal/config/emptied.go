@@ -16,7 +16,7 @@ const removeAll = "To remove all rules, leave one file with only a `domain`, and
 
 // emptied reports whether a reload to these files would remove the last rule. A directory may be unmounted, or emptied
 // by mistake.
-func (f *Folder) emptied(files map[string]*ruleFile) bool {
+func (f *Directory) emptied(files map[string]*ruleFile) bool {
 	if f.last.Tree == nil || len(f.last.Tree.Rules) == 0 {
 		return false
 	}
@@ -30,7 +30,7 @@ func (f *Folder) emptied(files map[string]*ruleFile) bool {
 
 // keep rejects a reload that would remove the last rule. The active rules stay, and the files they came from become
 // stale.
-func (f *Folder) keep(files map[string]*ruleFile, now time.Time) {
+func (f *Directory) keep(files map[string]*ruleFile, now time.Time) {
 	next := Result{Tree: f.last.Tree, Skipped: f.last.Skipped, Changed: true}
 	said := make(map[string][]string, len(f.files))
 	for name, old := range f.files {

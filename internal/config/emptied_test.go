@@ -58,7 +58,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			fill(1)
 			var log logged
 			registry := prometheus.NewPedanticRegistry()
-			f := NewFolder(Options{Dir: dir, Logger: log.logger(), Metrics: prom.With(registry)})
+			f := NewDirectory(Options{Dir: dir, Logger: log.logger(), Metrics: prom.With(registry)})
 			first := load(t, f, "a.yaml=loaded", "b.yaml=loaded")
 			goneIs(t, registry, "0", "0")
 			log.take()
@@ -98,12 +98,12 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 			// The directory is removed: the rules stay, and the metric reports it.
 			must(t, os.RemoveAll(dir))
 			if r, err := f.Load(); err == nil || requests(r.Tree, "d") != 4 {
-				t.Errorf("without a folder: %+v, %v", r, err)
+				t.Errorf("without a directory: %+v, %v", r, err)
 			}
 			goneIs(t, registry, "1", "0")
 			write(t, filepath.Join(dir, "d.yaml"), rules("d", 4))
 			if r := load(t, f, "d.yaml=loaded"); r.Changed {
-				t.Errorf("the folder is back: %+v", r)
+				t.Errorf("the directory is back: %+v", r)
 			}
 			goneIs(t, registry, "0", "0")
 		})
@@ -114,7 +114,7 @@ func TestNoReloadRemovesTheLastRule(t *testing.T) {
 func TestAFileWithoutRulesIsLoadedAtTheStart(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), "domain: a\n")
-	if r := load(t, NewFolder(Options{Dir: dir}), "a.yaml=loaded"); r.InUse != 1 || len(r.Tree.Rules) != 0 {
+	if r := load(t, NewDirectory(Options{Dir: dir}), "a.yaml=loaded"); r.InUse != 1 || len(r.Tree.Rules) != 0 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -123,7 +123,7 @@ func TestAFileWithoutRulesIsLoadedAtTheStart(t *testing.T) {
 func TestDroppedRulesAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	var log logged
-	f := NewFolder(Options{Dir: dir, Logger: log.logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: log.logger()})
 	many := func(domain string, n int) string {
 		text := "domain: " + domain + "\ndescriptors:\n"
 		for i := range n {

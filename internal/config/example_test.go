@@ -10,14 +10,14 @@ import (
 )
 
 // A directory keeps the last good version of each file.
-func ExampleFolder_Load() {
+func ExampleDirectory_Load() {
 	dir, err := os.MkdirTemp("", "rules")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	folder := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	directory := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 
 	good := "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: minute, requests_per_unit: 60}}\n"
 	bad := "domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: minutes, requests_per_unit: 60}}\n"
@@ -26,7 +26,7 @@ func ExampleFolder_Load() {
 			fmt.Println(err)
 			return
 		}
-		result, err := folder.Load()
+		result, err := directory.Load()
 		if err != nil {
 			fmt.Println(err)
 			return

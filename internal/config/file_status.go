@@ -39,7 +39,7 @@ const mostNamed = 3
 
 // logChange returns a function that logs how the state of a file changed. It returns nil if its state, errors, warnings
 // and rules are unchanged. loaded is the level of a file that is loaded without warnings.
-func (f *Folder) logChange(before, after descriptor.FileStatus, rules bool, loaded slog.Level) func() {
+func (f *Directory) logChange(before, after descriptor.FileStatus, rules bool, loaded slog.Level) func() {
 	if before.State == after.State && !rules && slices.Equal(before.Errors, after.Errors) &&
 		slices.Equal(before.Warnings, after.Warnings) {
 		return nil

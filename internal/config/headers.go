@@ -112,7 +112,7 @@ func (h *headerReading) readName(v yamlform.Value) {
 
 func (h *headerReading) readValue(v yamlform.Value) {
 	if v.IsMap() {
-		v.Errorf("`value` must be text, not a map: a value that begins with a { needs quotes, such as \"{remaining}\"")
+		v.Errorf("`value` must be text, not a map: a value that starts with a { needs quotes, such as \"{remaining}\"")
 		h.bad = true
 		return
 	}
@@ -162,7 +162,7 @@ func parseHeaderValue(text string) (parts []descriptor.HeaderPart, err error) {
 		return nil, fmt.Errorf("a header's value has at most %d characters, this one has %d", MaxHeaderValue, len(text))
 	}
 	if strings.TrimSpace(text) != text {
-		return nil, fmt.Errorf("the header's value %s begins or ends with a space: leave it out", yamlform.Quote(text))
+		return nil, fmt.Errorf("the header's value %s starts or ends with a space: leave it out", yamlform.Quote(text))
 	}
 	if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
 		return nil, fmt.Errorf("the header's value %s has a character that is not printable ASCII: leave it out",

@@ -134,7 +134,7 @@ descriptors:
 	}
 }
 
-func TestFolderWarns(t *testing.T) {
+func TestDirectoryWarns(t *testing.T) {
 	dir := t.TempDir()
 	text := "domain: d\ndescriptors:\n  - {key: k, shadow_mode: true, rate_limit: {unit: day, shadow_mode: true}}\n"
 	if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(text), 0o600); err != nil {
@@ -142,7 +142,7 @@ func TestFolderWarns(t *testing.T) {
 	}
 	for _, strict := range []bool{false, true} {
 		var log strings.Builder
-		f := NewFolder(Options{Dir: dir, Strict: strict, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		f := NewDirectory(Options{Dir: dir, Strict: strict, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		r, err := f.Load()
 		if err != nil {
 			t.Fatal(err)

@@ -126,7 +126,7 @@ func (m *metrics) families() []metric.Family {
 }
 
 // Statistics calls visit for the counters of reloads, under their names in envoyproxy/ratelimit: path, a dot, and stat.
-func (f *Folder) Statistics(visit func(path, stat string, n uint64)) { f.metrics.statistics(visit) }
+func (f *Directory) Statistics(visit func(path, stat string, n uint64)) { f.metrics.statistics(visit) }
 
 // Statistics calls visit for the counters of reloads of resources, with the same names.
 func (s *Resources) Statistics(visit func(path, stat string, n uint64)) { s.metrics.statistics(visit) }

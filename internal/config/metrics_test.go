@@ -18,7 +18,7 @@ import (
 func TestMetrics(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
 	registry := prometheus.NewPedanticRegistry()
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
+	f := NewDirectory(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
 	start := time.Now()
 	want := func(when, text string) {
 		t.Helper()
@@ -39,7 +39,7 @@ func TestMetrics(t *testing.T) {
 	want("before the first load", "ratelimitd_rules 0\n"+reloads("0", "0"))
 
 	if _, err := f.Load(); err == nil {
-		t.Fatal("a folder that is not there was read")
+		t.Fatal("a directory that is not there was read")
 	}
 	want("a directory that is not there", "ratelimitd_rules 0\n"+reloads("0", "1"))
 
@@ -92,7 +92,7 @@ func TestRulesChecksum(t *testing.T) {
 			write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), text)
 		}
 		registry := prometheus.NewPedanticRegistry()
-		f := NewFolder(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
+		f := NewDirectory(Options{Dir: dir, Logger: new(logged).logger(), Metrics: prom.With(registry)})
 		_, err := f.Load()
 		must(t, err)
 		families, err := registry.Gather()

@@ -63,7 +63,7 @@ func (a nonRule) skip(name string, data []byte) (Skipped, bool) {
 	s := Skipped{Name: name, Rules: givesDomain(a, data), Tests: a == namedTests}
 	switch {
 	case a == namedHidden:
-		s.Why = "its name begins with a dot"
+		s.Why = "its name starts with a dot"
 	case a == namedCopy:
 		s.Why = "it is the backup of a file next to it"
 	case s.Rules:

@@ -23,7 +23,7 @@ func TestNamesHideNoRules(t *testing.T) {
 	write(t, filepath.Join(dir, "b_test.yaml"), "cases: []\n")
 	write(t, filepath.Join(dir, "broken_test.yaml"), "domain: broken\ndescriptors: [\n")
 	write(t, filepath.Join(dir, "README"), "Rules of ours.\n\n    domain: x\n\ndomain: the first key\n- is: [\n")
-	f := NewFolder(Options{Dir: dir, Logger: log.logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: log.logger()})
 	r := load(t, f, "README.yaml=loaded", "a.yaml=loaded", "broken_test.yaml=rejected", "kept.yaml~=loaded", "limits_test.yaml=loaded", "notes.md=loaded", "sub/more_test.yml=loaded")
 	for _, domain := range []string{"tested", "more", "readme", "notes", "kept", "a"} {
 		if got := requests(r.Tree, domain); got != 7 {
@@ -31,7 +31,7 @@ func TestNamesHideNoRules(t *testing.T) {
 		}
 	}
 	want := []Skipped{
-		{".hidden.yaml", true, false, "its name begins with a dot"},
+		{".hidden.yaml", true, false, "its name starts with a dot"},
 		{"README", false, false, "it holds no domain"},
 		{"a.yaml~", true, false, "it is the backup of a file next to it"},
 		{"a_test.yaml", false, true, "it holds tests, or no domain"},
@@ -73,7 +73,7 @@ func TestARuleFileIsParsedOnce(t *testing.T) {
 	write(t, path, string(data))
 	reading := testing.AllocsPerRun(3, func() { readSource(path, data, true) })
 	loading := testing.AllocsPerRun(3, func() {
-		if _, err := NewFolder(Options{Dir: dir, Logger: new(logged).logger()}).Load(); err != nil {
+		if _, err := NewDirectory(Options{Dir: dir, Logger: new(logged).logger()}).Load(); err != nil {
 			t.Fatal(err)
 		}
 	})

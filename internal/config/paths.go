@@ -14,14 +14,14 @@ const maxLinks = 40 // symbolic links on the path to one file, as in Linux
 // Seen receives the directories and names that a scan depends on. If one of them changes, the next scan may have
 // another result. It receives a directory before the scan reads it, so that no later change is missed.
 type Seen interface {
-	Folder(dir string)     // every name in a directory matters
+	Directory(dir string)  // every name in a directory matters
 	Name(dir, name string) // one name in a directory matters
 }
 
 // unseen is for a look after which nothing is watched.
 type unseen struct{}
 
-func (unseen) Folder(string) {}
+func (unseen) Directory(string) {}
 
 func (unseen) Name(string, string) {}
 

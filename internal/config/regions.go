@@ -150,7 +150,7 @@ func notEventual(l *descriptor.Limit) string {
 	case l.Penalty != nil:
 		return "`penalty`: a region cannot know whom the others punish; use `home`"
 	case l.Scheduled:
-		return "`active`: the regions would begin and end at different moments; use `home`"
+		return "`active`: the regions would start and end at different moments; use `home`"
 	case l.CountDenied == descriptor.DeniedCount:
 		return "`count_denied: true`: each region would count what it denies because of the others; use `home`"
 	case l.Algorithm != descriptor.FixedWindow && l.Algorithm != descriptor.SlidingWindow || l.FirstHit:

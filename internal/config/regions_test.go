@@ -100,7 +100,7 @@ func TestWrongRegionsSayWhere(t *testing.T) {
 		{"", "rate_limit: {unit: minute, requests_per_unit: 6, penalty: 1h, regions: {mode: eventual}}",
 			"4:5: `regions: {mode: eventual}` and `penalty`: a region cannot know whom the others punish; use `home`"},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 6, active: {weekdays: [monday]}, regions: {mode: eventual}}",
-			"4:5: `regions: {mode: eventual}` and `active`: the regions would begin and end at different moments; use `home`"},
+			"4:5: `regions: {mode: eventual}` and `active`: the regions would start and end at different moments; use `home`"},
 		{"", "rate_limit: {unit: minute, requests_per_unit: 6, count_denied: true, regions: {mode: eventual}}",
 			"4:5: `regions: {mode: eventual}` and `count_denied: true`: each region would count what it denies because of the others; use `home`"},
 		{"", "rate_limit: {unlimited: true, regions: {home: eu}}", "4:53: `unlimited: true` and `regions` cannot be combined: nothing is counted, so leave it out"},

@@ -14,7 +14,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/files"
 )
 
-const maxFolders = 32 // maximum depth of directories
+const maxDirectories = 32 // maximum depth of directories
 
 // found is one entry of the directory: a rule file, or something that cannot be read.
 type found struct {
@@ -44,7 +44,7 @@ func scan(dir string, seen Seen) ([]found, error) {
 		return nil, err
 	}
 	s := scanner{seen: seen, root: root}
-	if err := s.folder(root, "", []string{root}); err != nil {
+	if err := s.directory(root, "", []string{root}); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(s.found, func(a, b found) int { return strings.Compare(a.name, b.name) })
@@ -58,8 +58,8 @@ type scanner struct {
 }
 
 // directory lists one directory. within contains the directory and its parents, to detect cycles of links.
-func (s *scanner) folder(dir, name string, within []string) error {
-	s.seen.Folder(dir)
+func (s *scanner) directory(dir, name string, within []string) error {
+	s.seen.Directory(dir)
 	entries, err := files.ReadDir(dir)
 	if err != nil {
 		return err
@@ -97,9 +97,9 @@ func (s *scanner) entry(kind fs.FileMode, at, name string, nonRule nonRule, with
 		if slices.Contains(within, at) {
 			return
 		}
-		err := fmt.Errorf("nested directories: more than %d levels", maxFolders)
-		if len(within) < maxFolders {
-			err = s.folder(at, name, append(slices.Clone(within), at))
+		err := fmt.Errorf("nested directories: more than %d levels", maxDirectories)
+		if len(within) < maxDirectories {
+			err = s.directory(at, name, append(slices.Clone(within), at))
 		}
 		if err != nil && !os.IsNotExist(err) {
 			s.found = append(s.found, found{name: name, err: err, dir: true})

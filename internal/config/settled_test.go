@@ -23,7 +23,7 @@ func appendTo(t *testing.T, path, text string) {
 }
 
 // look loads the directory while a file may still be written.
-func look(t *testing.T, f *Folder, quiet bool) (Result, bool) {
+func look(t *testing.T, f *Directory, quiet bool) (Result, bool) {
 	t.Helper()
 	found, err := f.Look(unseen{}, quiet)
 	must(t, err)
@@ -37,7 +37,7 @@ func TestAFileThatGrowsIsNotRead(t *testing.T) {
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	write(t, a, rules("a", 1)+"  #\n")
 	write(t, b, rules("b", 1))
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: new(logged).logger()})
 	load(t, f, "a.yaml=loaded", "b.yaml=loaded")
 
 	const half = "domain: a\ndescriptors:\n  - {key: k, rate_limit: {unit: day, requests_per_unit: 2}}\n"

@@ -350,7 +350,7 @@ func (x *explainer) patterns(rest *edge, starred []keyPattern, e Entry) {
 			if p.kind == MatchRegex {
 				a.what = "expression"
 				if len(x.value) > x.most {
-					a.text = fmt.Sprintf("a value that begins with the first %d bytes of this one", x.most)
+					a.text = fmt.Sprintf("a value that starts with the first %d bytes of this one", x.most)
 					a.passed = rest.others.patterns.find(x.value, x.most, p.child-1) == p.child
 				}
 			}

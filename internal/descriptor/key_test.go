@@ -262,7 +262,7 @@ func TestLongKeysAreHashed(t *testing.T) {
 	}
 	hashed := build("", Entry{"k", strings.Repeat("v", fits+1)})
 	if want := "kept d|k=" + strings.Repeat("v", keyPrefixKept-len("d|k=")) + `\#`; !strings.HasPrefix(hashed, want) || len(hashed) > 200 {
-		t.Errorf("%q does not begin with %q", hashed, want)
+		t.Errorf("%q does not start with %q", hashed, want)
 	}
 	if prefixed := build("p:", Entry{"k", strings.Repeat("v", fits)}); !strings.HasPrefix(prefixed, "kept p:d|k=vvv") || len(prefixed) > 200 {
 		t.Errorf("with a prefix, %q is not hashed", prefixed)

@@ -53,14 +53,14 @@ descriptors:
 
 // start starts a server on free ports of loopback and waits until it listens.
 func start(ctx context.Context, binary, dir, rules string, args []string) (*server, error) {
-	folder := filepath.Join(dir, "rules")
-	if err := errors.Join(os.RemoveAll(folder), os.Mkdir(folder, 0o755),
-		os.WriteFile(filepath.Join(folder, "attack.yaml"), []byte(rules), 0o600),
-		os.WriteFile(filepath.Join(folder, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
+	directory := filepath.Join(dir, "rules")
+	if err := errors.Join(os.RemoveAll(directory), os.Mkdir(directory, 0o755),
+		os.WriteFile(filepath.Join(directory, "attack.yaml"), []byte(rules), 0o600),
+		os.WriteFile(filepath.Join(directory, "victim.yaml"), []byte(victimRules), 0o600)); err != nil {
 		return nil, fmt.Errorf("write rules: %w", err)
 	}
 	s := &server{ended: make(chan struct{})}
-	s.cmd = exec.Command(binary, append([]string{"serve", "--rules", folder}, args...)...)
+	s.cmd = exec.Command(binary, append([]string{"serve", "--rules", directory}, args...)...)
 	s.cmd.Dir = dir
 	s.cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LOG_FORMAT=json",

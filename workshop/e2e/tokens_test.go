@@ -477,7 +477,7 @@ func TestBudgetsPage(t *testing.T) {
 	s := startBudgetService(t, string(rule))
 	e := startBudget(t, nil, nil, s)
 	published := unindented(string(rule) + string(config))
-	folder := t.TempDir()
+	directory := t.TempDir()
 	commands, settings := 0, 0
 	for _, m := range pageBlock.FindAllStringSubmatch(string(page), -1) {
 		language, text := m[1], m[2]
@@ -494,7 +494,7 @@ func TestBudgetsPage(t *testing.T) {
 		commands++
 		command, want, _ := strings.Cut(strings.TrimPrefix(text, "$ "), "\n")
 		cmd := exec.CommandContext(t.Context(), "bash", "-c", strings.ReplaceAll(command, "localhost:10000", e.ports["front"]))
-		cmd.Dir = folder
+		cmd.Dir = directory
 		if got, err := cmd.Output(); err != nil || strings.TrimSpace(string(got)) != strings.TrimSpace(want) {
 			t.Errorf("%s: %v\n%s\nThe page says:\n%s", command, err, got, want)
 		}

@@ -65,7 +65,7 @@ func again(log *slog.Logger) func(assembly.Work) assembly.Work {
 				if !panicked {
 					return err
 				}
-				log.Error("a mistake in the module ended work in the background, which begins again in a second",
+				log.Error("a mistake in the module ended work in the background, which restarts in a second",
 					"panic", p.Value, "stack", string(p.Stack))
 				select {
 				case <-ctx.Done():
@@ -162,12 +162,12 @@ func (o *storeSettings) redis(log *slog.Logger) *assembly.Redis {
 }
 
 func (e *engine) openRules(o *engineSettings, log *slog.Logger) error {
-	folder := config.Options{
+	directory := config.Options{
 		Dir: o.Rules, Strict: o.Strict, MergeDomains: o.Merge, NoRegions: true,
 		Tree: descriptor.Options{CalendarMonths: o.Months}, Logger: log,
 	}
 	settings := o.settings()
-	work, err := follow.Open(folder, func(r config.Result) {
+	work, err := follow.Open(directory, func(r config.Result) {
 		e.Swap(r.Tree, settings)
 		log.Info("active rules", "directory", o.Rules, "domains", r.Tree.Domains(), "rules", len(r.Tree.Rules), "checksum",
 			r.Tree.Checksum)

@@ -52,9 +52,9 @@ type Options struct {
 
 // Rules is the source of the rules: a directory, or a server over xDS.
 type Rules struct {
-	Folder *config.Folder // nil if Server sends the rules
-	Dir    string         // directory of Folder
-	Hint   string         // advice in the error if the rules cannot be loaded
+	Directory *config.Directory // nil if Server sends the rules
+	Dir       string            // directory of Directory
+	Hint      string            // advice in the error if the rules cannot be loaded
 
 	Server     *xds.Client
 	ServerName string

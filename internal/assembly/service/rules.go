@@ -28,11 +28,11 @@ type rules struct {
 // until then, unless the options allow a start without rules.
 func (s *Service) loadRules() error {
 	o := &s.o.Rules
-	if o.Folder == nil {
+	if o.Directory == nil {
 		s.o.Tasks.Add(func(ctx context.Context) error { return o.Server.Run(ctx, s.received) })
 		return nil
 	}
-	result, err := o.Folder.Load()
+	result, err := o.Directory.Load()
 	switch {
 	case err == nil:
 		s.apply(result)
@@ -44,7 +44,7 @@ func (s *Service) loadRules() error {
 		}
 		return fmt.Errorf("load rules from %s: %w\n%s", o.Dir, err, o.Hint)
 	}
-	s.o.Tasks.Add(func(ctx context.Context) error { return follow.Folder(ctx, o.Folder, s.apply) })
+	s.o.Tasks.Add(func(ctx context.Context) error { return follow.Directory(ctx, o.Directory, s.apply) })
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (s *Service) rulesSince() time.Time {
 
 // files returns the state of every rule file or xDS resource.
 func (s *Service) files() []descriptor.FileStatus {
-	if s.o.Rules.Folder == nil {
+	if s.o.Rules.Directory == nil {
 		return s.o.Rules.Server.Files()
 	}
 	if files := s.rules.files.Load(); files != nil {

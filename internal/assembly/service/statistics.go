@@ -42,15 +42,15 @@ func (s *Service) statistics() statsd.Source {
 // writeStats writes the text of /stats.
 func (s *Service) writeStats(w io.Writer) {
 	_ = s.statistics().WriteText(w) // fails only if the reader has gone
-	if s.o.Rules.Folder == nil {
+	if s.o.Rules.Directory == nil {
 		s.o.Rules.Server.WriteStats(w)
 	}
 }
 
 func (s *Service) loadStatistics(visit func(path, stat string, n uint64)) {
-	if s.o.Rules.Folder == nil {
+	if s.o.Rules.Directory == nil {
 		s.o.Rules.Server.Statistics(visit)
 		return
 	}
-	s.o.Rules.Folder.Statistics(visit)
+	s.o.Rules.Directory.Statistics(visit)
 }

@@ -33,8 +33,8 @@ func TestMappingErrors(t *testing.T) {
 		{"format: text\n" + rest, []string{"m.yaml:1:9: the format `text` needs a `pattern`"}},
 		{"format: text\npattern: no\n" + rest, []string{"m.yaml:2:10: `pattern`: there is no %OPERATOR% in it"}},
 		{"format: text\npattern: '%A%%B%'\n" + rest, []string{"m.yaml:2:10: `pattern`: nothing stands between %A% and %B%"}},
-		{"format: text\npattern: '%A% %B('\n" + rest, []string{"m.yaml:2:10: `pattern`: the operator that begins with \"%B(\" has no end"}},
-		{"format: text\npattern: '50% of'\n" + rest, []string{"m.yaml:2:10: `pattern`: the operator that begins with \"% of\" has no end: a percent sign itself is written %%"}},
+		{"format: text\npattern: '%A% %B('\n" + rest, []string{"m.yaml:2:10: `pattern`: the operator that starts with \"%B(\" has no end"}},
+		{"format: text\npattern: '50% of'\n" + rest, []string{"m.yaml:2:10: `pattern`: the operator that starts with \"% of\" has no end: a percent sign itself is written %%"}},
 		{"format: text\npattern: '%TIME% %REQ(A)% %REQ(B)%'\ntime: TMIE\ndomain: {field: REQ}\ndescriptors: [[{key: k, header: c}]]\n", []string{
 			"m.yaml:3:7: the pattern has no operator \"TMIE\": did you mean `TIME`?",
 			"m.yaml:4:17: several operators of the pattern are called \"REQ\"",

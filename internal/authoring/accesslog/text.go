@@ -53,7 +53,7 @@ func parsePattern(s string) (*pattern, error) {
 		}
 		name, length := operatorAt(s[i:])
 		if length == 0 {
-			return nil, fmt.Errorf("the operator that begins with %s has no end: a percent sign itself is written %%%%",
+			return nil, fmt.Errorf("the operator that starts with %s has no end: a percent sign itself is written %%%%",
 				yamlform.Quote(s[i:]))
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
@@ -224,7 +224,7 @@ func (t *textLines) split(fields [][]byte) (int, error) {
 // such a line is an error.
 func (p *pattern) split(line []byte, fields [][]byte) string {
 	if !bytes.HasPrefix(line, p.lead) {
-		return fmt.Sprintf("it does not begin with %s, as the %s says", quote(p.lead), p.what)
+		return fmt.Sprintf("it does not start with %s, as the %s says", quote(p.lead), p.what)
 	}
 	rest := line[len(p.lead):]
 	last := p.written - 1

@@ -276,7 +276,7 @@ type set struct {
 // find reads the files that paths name.
 func find(paths []string) ([]*set, error) {
 	var sets []*set
-	byFolder := make(map[string]*set)
+	byDirectory := make(map[string]*set)
 	seen := make(map[string]bool)
 	for _, p := range paths {
 		if p == stdin.Name {
@@ -297,7 +297,7 @@ func find(paths []string) ([]*set, error) {
 				continue
 			}
 			seen[p] = true
-			s, err := folder(p)
+			s, err := directory(p)
 			if err != nil {
 				return nil, err
 			}
@@ -308,10 +308,10 @@ func find(paths []string) ([]*set, error) {
 			continue
 		}
 		seen[p] = true
-		s := byFolder[filepath.Dir(p)]
+		s := byDirectory[filepath.Dir(p)]
 		if s == nil {
 			s = &set{}
-			byFolder[filepath.Dir(p)] = s
+			byDirectory[filepath.Dir(p)] = s
 			sets = append(sets, s)
 		}
 		info, err = files.Lstat(p)
@@ -321,8 +321,8 @@ func find(paths []string) ([]*set, error) {
 }
 
 // directory reads the files of a directory that the service would read.
-func folder(dir string) (*set, error) {
-	r, err := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
+func directory(dir string) (*set, error) {
+	r, err := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,7 @@ func noTestFile(name string) error {
 
 // RuleFiles returns the rule files below a directory, as the service would find them.
 func RuleFiles(dir string) ([]string, error) {
-	r, err := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
+	r, err := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err
 	}

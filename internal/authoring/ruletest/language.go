@@ -673,7 +673,7 @@ func (s *stepReading) begin(c *caseReading, last time.Duration) {
 		}
 	}
 	if s.offset > longest {
-		c.stepsAt.Reader().ErrorAt(s.at, "the step begins more than 100 years after the start")
+		c.stepsAt.Reader().ErrorAt(s.at, "the step starts more than 100 years after the start")
 		s.offset = last
 	}
 }

@@ -221,7 +221,7 @@ func TestBadFiles(t *testing.T) {
 		{head + "{descriptors: k=v, repeat: 0, expect: OK}", "`repeat` must be a whole number from 1 to 10000000"},
 		{head + "{descriptors: k=v, repeat: 10000000, every: 1w, expect: OK}", "takes more than 100 years"},
 		{head + "{descriptors: k=v, at: 290000d, expect: OK}", "longer than 292 years"},
-		{head + "{descriptors: k=v, at: 100000d, expect: OK}", "begins more than 100 years after the start"},
+		{head + "{descriptors: k=v, at: 100000d, expect: OK}", "starts more than 100 years after the start"},
 		{head + "{descriptors: k=v, at: 1s, after: 1s, expect: OK}", "`after` and `at` in one step"},
 		{head + "{descriptors: k=v, at: 1m, expect: OK}\n  - {descriptors: k=v, at: 30s, expect: OK}", "6:28: `at` is 30s after the start, and the step before ends 1m after it"},
 		{head + "{descriptors: k=v, expect: OK}\n- {name: n, steps: [{descriptors: k=v, expect: OK}]}", "6:3: a case named \"n\" twice: the first is on line 3"},

@@ -118,7 +118,7 @@ func rules(t testing.TB, text string) simulate.Rules {
 	if len(errs) > 0 {
 		t.FailNow()
 	}
-	return simulate.Rules{Folder: "rules", Tree: tree}
+	return simulate.Rules{Directory: "rules", Tree: tree}
 }
 
 func perCustomer(requests int) string {

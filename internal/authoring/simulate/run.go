@@ -42,8 +42,8 @@ type Options struct {
 
 // Rules is a directory of rules.
 type Rules struct {
-	Folder string // name for the report
-	Tree   *descriptor.Tree
+	Directory string // name for the report
+	Tree      *descriptor.Tree
 
 	Overrides *override.Set // overrides that are active with these rules
 	Misfits   []string      // why other overrides are not active, for the report's warnings

@@ -109,7 +109,7 @@ func TestDenials(t *testing.T) {
 // last. A rule in shadow mode denies no customer.
 func TestDeniedBy(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}\n")
-	old.Folder = "old"
+	old.Directory = "old"
 	var lines []string
 	for i := range 8 {
 		lines = append(lines, at(i, "a", "/x"))
@@ -152,7 +152,7 @@ descriptors:
 
 func TestAgainst(t *testing.T) {
 	old := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 4}}\n- {key: path, value: /x, rate_limit: {unit: minute, requests_per_unit: 1}}\n")
-	old.Folder = "old"
+	old.Directory = "old"
 	var lines []string
 	for i := range 6 {
 		lines = append(lines, at(i, "a", ""), at(i, "", "/x"))
@@ -563,7 +563,7 @@ func TestLoadRules(t *testing.T) {
 		}
 	}
 	if _, err := simulate.LoadRules(filepath.Join(dir, "gone"), false, descriptor.Options{}); err == nil {
-		t.Error("a folder that is not there has rules")
+		t.Error("a directory that is not there has rules")
 	}
 	if _, err := simulate.LoadRules(dir, false, descriptor.Options{}); err == nil || !strings.Contains(err.Error(), "there is no rule in it") {
 		t.Error(err)
@@ -584,7 +584,7 @@ func TestLoadRules(t *testing.T) {
 // A log does not contain how long requests were in flight. So they keep their places for the whole ttl, or for
 // Options.Duration.
 func TestRequestsInFlight(t *testing.T) {
-	folder := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
+	directory := rules(t, "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {algorithm: concurrency, max_in_flight: 2, ttl: 1m}}\n"+
 		"- {key: path, rate_limit: {unit: minute, requests_per_unit: 2}}\n")
 	var lines []string
 	for second := range 5 {
@@ -601,12 +601,12 @@ func TestRequestsInFlight(t *testing.T) {
 		{2001 * time.Millisecond, 2, "is assumed to be in flight for 2.001s"}, // a third one within two seconds is denied
 		{2 * time.Second, 0, "for that long it keeps its place under edge.remote_address"},
 	} {
-		r := run(t, simulate.Options{Rules: folder, Duration: c.lasts}, lines...)
+		r := run(t, simulate.Options{Rules: directory, Duration: c.lasts}, lines...)
 		if n := r.New.Denied; n != c.denied || r.ByRule[0].New.Limits[0].Over != n || !strings.Contains(strings.Join(r.Warnings, "\n"), c.warning) {
 			t.Errorf("%v: %d denied, %+v, %q", c.lasts, n, r.ByRule[0].New, r.Warnings)
 		}
 	}
-	if r := run(t, simulate.Options{Rules: folder}, at(0, "", "/")); strings.Contains(strings.Join(r.Warnings, "\n"), "in flight") {
+	if r := run(t, simulate.Options{Rules: directory}, at(0, "", "/")); strings.Contains(strings.Join(r.Warnings, "\n"), "in flight") {
 		t.Errorf("no request takes a place: %q", r.Warnings)
 	}
 }

@@ -16,7 +16,7 @@ const busiest = 100
 func (r *run) report(in *intake) *Report {
 	o := r.options
 	out := &Report{
-		Rules: o.Rules.Folder, Overrides: o.Overrides,
+		Rules: o.Rules.Directory, Overrides: o.Overrides,
 		From: instant(r.from), To: instant(r.to),
 		Lines: in.lines, Requests: r.requests, Skipped: in.skipped, Bad: in.bad, FirstBad: in.firstBad,
 		Order: in.order.reported(o),
@@ -28,7 +28,7 @@ func (r *run) report(in *intake) *Report {
 	out.ByRule, out.Unreached = byRule(r.now, r.old)
 	out.Customers = r.reportedCustomers()
 	if r.old != nil {
-		out.Against = o.Against.Folder
+		out.Against = o.Against.Directory
 		side := r.old.side(r.outcomes[1])
 		out.Old = &side
 		out.NewlyDenied, out.NewlyPassed = r.changes()
@@ -48,10 +48,10 @@ func (r *run) report(in *intake) *Report {
 func (r *Rules) misfits() (warnings []string) {
 	const most = 3
 	for _, why := range r.Misfits[:min(len(r.Misfits), most)] {
-		warnings = append(warnings, fmt.Sprintf("with the rules of %s an override has no effect: %s", r.Folder, why))
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s an override has no effect: %s", r.Directory, why))
 	}
 	if n := len(r.Misfits) - most; n > 0 {
-		warnings = append(warnings, fmt.Sprintf("with the rules of %s %d more overrides have no effect", r.Folder, n))
+		warnings = append(warnings, fmt.Sprintf("with the rules of %s %d more overrides have no effect", r.Directory, n))
 	}
 	return warnings
 }
@@ -150,9 +150,9 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 			"--max-customers")
 	}
 	for _, side := range []struct {
-		of     *Side
-		engine *engine
-		folder string
+		of        *Side
+		engine    *engine
+		directory string
 	}{{&r.New, now, r.Rules}, {r.Old, old, r.Against}} {
 		if side.of == nil {
 			continue
@@ -160,28 +160,28 @@ func (r *Report) warn(now, old *engine, duration time.Duration) {
 		if path := side.engine.inFlight(); path != "" && duration == 0 {
 			add("the log does not say how long a request was in flight: under %s (rules of %s) each request keeps its place "+
 				"for the whole `ttl`, so too many are denied; give their usual duration with --duration",
-				path, side.folder)
+				path, side.directory)
 		} else if path != "" {
 			add("each request is assumed to be in flight for %s, or for the `ttl` of the rule if that is shorter "+
 				"(--duration): for that long it keeps its place under %s (rules of %s)",
-				duration, path, side.folder)
+				duration, path, side.directory)
 		}
 		if side.of.Failed > 0 {
-			add("with the rules of %s no decision could be made for %d requests: %s", side.folder, side.of.Failed,
+			add("with the rules of %s no decision could be made for %d requests: %s", side.directory, side.of.Failed,
 				side.of.FirstFailure)
 		}
 		switch {
 		case side.of.UnknownDomain == r.Requests:
-			add("the rules of %s match no request at all: %s", side.folder,
+			add("the rules of %s match no request at all: %s", side.directory,
 				unknownDomain(side.engine.firstUnknown, side.engine.tree))
 		case side.of.NoRule+side.of.UnknownDomain == r.Requests:
-			add("the rules of %s match no request at all: compare the keys in the mapping with the rules", side.folder)
+			add("the rules of %s match no request at all: compare the keys in the mapping with the rules", side.directory)
 		case side.of.Untried() == r.Requests:
 			add("no limit of the rules of %s is active at the time of a request that it matches: compare the times of the log "+
-				"with `active`", side.folder)
+				"with `active`", side.directory)
 		case side.of.Inactive > 0:
 			add("with the rules of %s %d of %d requests pass because no limit that matches them is `active` at their time",
-				side.folder, side.of.Inactive, r.Requests)
+				side.directory, side.of.Inactive, r.Requests)
 		}
 	}
 }

@@ -109,12 +109,12 @@ func (o *Options) several(kind string) (address, error) {
 		a.primary, parts = strings.TrimSpace(parts[0]), parts[1:]
 		if a.primary == "" || strings.Trim(strings.Join(parts, ""), separators) == "" {
 			return address{}, o.wrong("URL",
-				"with %s=SENTINEL begins with the primary's name, as the sentinels know it: write name,host:port,host:port",
+				"with %s=SENTINEL starts with the primary's name, as the sentinels know it: write name,host:port,host:port",
 				o.setting("TYPE"))
 		}
 		if hostPort(a.primary) != "" {
 			a.notes = append(a.notes,
-				"it begins with an address instead of the primary's name, as the sentinels know it: write name,host:port,host:port")
+				"it starts with an address instead of the primary's name, as the sentinels know it: write name,host:port,host:port")
 		}
 	}
 	for i, text := range parts {

@@ -63,7 +63,7 @@ func TestAdvice(t *testing.T) {
 	}{
 		"no password":                      {redisconn.Options{URL: locked.Addr}, []string{"asks for a password", "set REDIS_AUTH"}},
 		"a wrong one in the variable":      {redisconn.Options{URL: locked.Addr, Auth: secret}, []string{"correct REDIS_AUTH"}},
-		"in the file":                      {redisconn.Options{URL: locked.Addr, AuthFile: file}, []string{"correct the file of REDIS_AUTH_FILE", "begins or ends with a space"}},
+		"in the file":                      {redisconn.Options{URL: locked.Addr, AuthFile: file}, []string{"correct the file of REDIS_AUTH_FILE", "starts or ends with a space"}},
 		"in the URL":                       {redisconn.Options{URL: "redis://:" + secret + "@" + locked.Addr}, []string{"correct the user and password in REDIS_URL"}},
 		"in the options of the URL":        {redisconn.Options{URL: "redis://" + locked.Addr + "?password=" + secret}, []string{"correct the user and password in REDIS_URL"}},
 		"a colon in the variable":          {redisconn.Options{URL: locked.Addr, Auth: "a:" + secret}, []string{"correct REDIS_AUTH", "before the first colon is the user", ":password"}},

@@ -134,7 +134,7 @@ func wrongPassword(whom, from string, inURL bool, who account) string {
 	case strings.TrimRight(who.password, "\r\n") != who.password:
 		advice += ". The password ends in a line feed, as in a Secret that was made from a file"
 	case strings.TrimSpace(who.password) != who.password:
-		advice += ". The password begins or ends with a space"
+		advice += ". The password starts or ends with a space"
 	}
 	return advice
 }

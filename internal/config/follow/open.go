@@ -12,7 +12,7 @@ import (
 // Open applies the rules of a directory, and returns the work that follows its files. Unless some rules are fixed, it
 // is an error if no file can be used.
 func Open(o config.Options, apply func(config.Result)) (work func(context.Context) error, err error) {
-	f := config.NewFolder(o)
+	f := config.NewDirectory(o)
 	result, err := f.Load()
 	switch {
 	case err != nil:
@@ -21,13 +21,13 @@ func Open(o config.Options, apply func(config.Result)) (work func(context.Contex
 		return nil, noRules(o.Dir, result.Files)
 	}
 	apply(result)
-	return func(ctx context.Context) error { return Folder(ctx, f, apply) }, nil
+	return func(ctx context.Context) error { return Directory(ctx, f, apply) }, nil
 }
 
 // noRules returns the error that explains why no file of a directory can be used.
-func noRules(folder string, files []descriptor.FileStatus) error {
+func noRules(directory string, files []descriptor.FileStatus) error {
 	if len(files) == 0 {
-		return fmt.Errorf("%s has no rule file (*.yaml)", folder)
+		return fmt.Errorf("%s has no rule file (*.yaml)", directory)
 	}
 	var all []error
 	for i := range files {
@@ -35,5 +35,5 @@ func noRules(folder string, files []descriptor.FileStatus) error {
 			all = append(all, errors.New(text))
 		}
 	}
-	return fmt.Errorf("no rule file of %s can be used: %w", folder, errors.Join(all...))
+	return fmt.Errorf("no rule file of %s can be used: %w", directory, errors.Join(all...))
 }

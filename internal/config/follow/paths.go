@@ -43,8 +43,8 @@ func (p *paths) end() {
 	}
 }
 
-// Folder implements config.Seen: it watches all names in a directory.
-func (p *paths) Folder(dir string) {
+// Directory implements config.Seen: it watches all names in a directory.
+func (p *paths) Directory(dir string) {
 	if p.all[dir] {
 		return
 	}
@@ -93,7 +93,7 @@ func (p *paths) watchBelow(path string) {
 	if info, err := files.Lstat(path); err != nil || !info.IsDir() || strings.HasPrefix(filepath.Base(path), ".") {
 		return
 	}
-	p.Folder(path)
+	p.Directory(path)
 	entries, err := files.ReadDir(path)
 	if err != nil {
 		return // the scan reports the error

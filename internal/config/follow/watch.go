@@ -9,17 +9,17 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/config"
 )
 
-// Folder calls apply whenever the directory's rules or the state of its files change, one call at a time. It also calls
-// apply at the start if nothing was loaded before or the directory has changed since. It returns nil when ctx is done,
-// after a running call of apply.
+// Directory calls apply whenever the directory's rules or the state of its files change, one call at a time. It also
+// calls apply at the start if nothing was loaded before or the directory has changed since. It returns nil when ctx is
+// done, after a running call of apply.
 //
 // Changes are reported by the file system. For file systems that do not report them, all files are read again every
 // Options.Rescan. Events that come close together are one change: apply is called 100 ms after the last event, 400 ms
 // after the last write to a file, and at most 500 ms after the first event, plus the time of loading. A file that is
 // still being written then is read when it has stopped growing. Touching a file is not a change.
 //
-// While the directory is missing or cannot be read, the rules in use stay, and Folder tries again.
-func Folder(ctx context.Context, f *config.Folder, apply func(config.Result)) error {
+// While the directory is missing or cannot be read, the rules in use stay, and Directory tries again.
+func Directory(ctx context.Context, f *config.Directory, apply func(config.Result)) error {
 	applied, o := f.Generation(), f.Options()
 	p := &paths{log: o.Logger}
 	var events <-chan fsnotify.Event

@@ -21,12 +21,12 @@ import (
 
 const patience = time.Minute // timeout for events that take 100 ms on a quiet machine
 
-// watched is a directory under Folder. Its rescan is so slow that every change must be noticed through events.
+// watched is a directory under Directory. Its rescan is so slow that every change must be noticed through events.
 type watched struct {
-	t       *testing.T
-	folder  *config.Folder
-	results chan config.Result
-	last    config.Result
+	t         *testing.T
+	directory *config.Directory
+	results   chan config.Result
+	last      config.Result
 }
 
 func watch(t *testing.T, o config.Options) *watched {
@@ -35,8 +35,8 @@ func watch(t *testing.T, o config.Options) *watched {
 	if o.Rescan == 0 {
 		o.Rescan = time.Hour
 	}
-	f := config.NewFolder(o)
-	w := &watched{t: t, folder: f, results: make(chan config.Result, 100)}
+	f := config.NewDirectory(o)
+	w := &watched{t: t, directory: f, results: make(chan config.Result, 100)}
 	first, err := f.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -52,13 +52,13 @@ func watch(t *testing.T, o config.Options) *watched {
 	return w
 }
 
-// start runs Folder until the test ends.
-func (w *watched) start(f *config.Folder) {
+// start runs Directory until the test ends.
+func (w *watched) start(f *config.Directory) {
 	w.t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- Folder(ctx, f, func(r config.Result) { w.results <- r }) }()
+	go func() { done <- Directory(ctx, f, func(r config.Result) { w.results <- r }) }()
 	w.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -152,9 +152,9 @@ func TestWatchNewAndRemovedFiles(t *testing.T) {
 	w := watch(t, config.Options{Dir: dir})
 	write(t, filepath.Join(dir, "b.yaml"), rules("b", 2))
 	w.untilRequests("b", 2)
-	write(t, filepath.Join(dir, "new", "folder", "c.yaml"), rules("c", 3))
+	write(t, filepath.Join(dir, "new", "directory", "c.yaml"), rules("c", 3))
 	w.untilRequests("c", 3)
-	write(t, filepath.Join(dir, "new", "folder", "c.yaml"), rules("c", 4))
+	write(t, filepath.Join(dir, "new", "directory", "c.yaml"), rules("c", 4))
 	w.untilRequests("c", 4)
 	must(t, os.Remove(filepath.Join(dir, "b.yaml")))
 	w.untilRequests("b", -1)
@@ -245,7 +245,7 @@ func TestConfigMapReplacedWhileItIsRead(t *testing.T) {
 	}
 	name, files := version(0)
 	configMap(t, dir, name, files)
-	f := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	f := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	const times = 50
 	loads := make(chan struct{}) // one replacement for each load
 	var wg sync.WaitGroup
@@ -294,7 +294,7 @@ func TestWatchSwappedRelease(t *testing.T) {
 	w.quiet(filepath.Join(root, "current", "config", "a.yaml"), "a", 99)
 }
 
-func TestWatchReplacedFolder(t *testing.T) {
+func TestWatchReplacedDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
@@ -310,17 +310,17 @@ func TestWatchReplacedFolder(t *testing.T) {
 	}
 }
 
-func TestWatchFolderThatAppearsLater(t *testing.T) {
+func TestWatchDirectoryThatAppearsLater(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
-	f := config.NewFolder(config.Options{Dir: dir, Rescan: time.Hour, Logger: slog.New(slog.DiscardHandler)})
-	w := &watched{t: t, folder: f, results: make(chan config.Result, 100)}
+	f := config.NewDirectory(config.Options{Dir: dir, Rescan: time.Hour, Logger: slog.New(slog.DiscardHandler)})
+	w := &watched{t: t, directory: f, results: make(chan config.Result, 100)}
 	w.start(f)
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
 	w.untilRequests("a", 1)
 	// The rules in use stay while the directory is gone.
 	must(t, os.RemoveAll(filepath.Dir(filepath.Dir(dir))))
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 2))
-	w.until("the folder's return", func(r config.Result) bool {
+	w.until("the directory's return", func(r config.Result) bool {
 		if requests(r.Tree, "a") < 1 && len(r.Files) > 0 {
 			t.Errorf("rules were dropped: %v", states(r))
 		}
@@ -364,7 +364,7 @@ func TestWatchTouchIsNoChange(t *testing.T) {
 		func() { must(t, os.Chmod(a, 0o600)) },
 	} {
 		touch()
-		r, err := w.folder.Load()
+		r, err := w.directory.Load()
 		must(t, err)
 		if r.Changed {
 			t.Errorf("touch %d is a change", i)
@@ -381,7 +381,7 @@ func TestWatchRescan(t *testing.T) {
 	dir := t.TempDir()
 	a := filepath.Join(dir, "a.yaml")
 	write(t, a, rules("a", 1))
-	f := config.NewFolder(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
+	f := config.NewDirectory(config.Options{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	if _, err := f.Load(); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func ParseHeaders(text string) (map[string]string, error) {
 
 func checkHeader(name, value string) error {
 	if strings.HasPrefix(name, "grpc-") {
-		return fmt.Errorf("header %q: names that begin with grpc- belong to gRPC", name)
+		return fmt.Errorf("header %q: names that start with grpc- belong to gRPC", name)
 	}
 	for _, c := range []byte(name) {
 		if ('a' > c || c > 'z') && ('0' > c || c > '9') && c != '-' && c != '_' && c != '.' {

@@ -15,11 +15,11 @@ import (
 // place of the mistake.
 var syntaxMessages = []syntaxMessage{
 	{text: "unknown anchor", hint: "if the * is part of a value, put the value in quotes", where: lastLine},
-	{text: "did not find expected alphabetic or numeric", hint: "a value that begins with * or & must stand in quotes",
+	{text: "did not find expected alphabetic or numeric", hint: "a value that starts with * or & must stand in quotes",
 		where: lastLine},
-	{text: "did not find expected '-'", hint: "keys of one map, and dashes of one list, must begin in the same column",
+	{text: "did not find expected '-'", hint: "keys of one map, and dashes of one list, must start in the same column",
 		where: lastLine},
-	{text: "did not find expected key", hint: "keys of one map, and dashes of one list, must begin in the same column",
+	{text: "did not find expected key", hint: "keys of one map, and dashes of one list, must start in the same column",
 		where: lastLine},
 	{text: "did not find expected ',' or", hint: "close the bracket, and put commas between entries", where: lastLine},
 	{text: "did not find expected", where: lastLine},
@@ -27,7 +27,7 @@ var syntaxMessages = []syntaxMessage{
 	{text: "found a tab character", where: lastLine},
 	{text: "mapping values are not allowed",
 		hint: "check the indentation of this line and of the one above, or put a value that contains a colon in quotes"},
-	{text: "found character that cannot start any token", hint: "put a value that begins with @, ` or % in quotes"},
+	{text: "found character that cannot start any token", hint: "put a value that starts with @, ` or % in quotes"},
 	{text: "found unexpected end of stream", hint: "a quote is opened here and not closed"},
 	{text: "found unknown escape character", hint: "in double quotes write \\\\ for a backslash, or use single quotes"},
 	{text: "control characters are not allowed", where: oddCharacter},

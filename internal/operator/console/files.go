@@ -129,7 +129,7 @@ func Files(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f == nil:
 		h.Set("Cache-Control", "no-store")
-		http.Error(w, "there is no such file: the console begins at "+Path, http.StatusNotFound)
+		http.Error(w, "there is no such file: the console starts at "+Path, http.StatusNotFound)
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")

@@ -35,8 +35,8 @@ import (
 //go:embed testdata
 var testdata embed.FS
 
-func runScripts(t *testing.T, open func(t testing.TB) backend.Store, folder string) {
-	entries, err := testdata.ReadDir(folder)
+func runScripts(t *testing.T, open func(t testing.TB) backend.Store, directory string) {
+	entries, err := testdata.ReadDir(directory)
 	if err != nil || len(entries) == 0 {
 		t.Fatalf("%d scripts, %v", len(entries), err)
 	}
@@ -45,7 +45,7 @@ func runScripts(t *testing.T, open func(t testing.TB) backend.Store, folder stri
 			continue
 		}
 		t.Run(strings.TrimSuffix(e.Name(), ".txt"), func(t *testing.T) {
-			want, err := testdata.ReadFile(folder + "/" + e.Name())
+			want, err := testdata.ReadFile(directory + "/" + e.Name())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +55,7 @@ func runScripts(t *testing.T, open func(t testing.TB) backend.Store, folder stri
 			}
 			if *update {
 				_, here, _, _ := runtime.Caller(0)
-				if err := os.WriteFile(filepath.Join(filepath.Dir(here), folder, e.Name()), []byte(got), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(filepath.Dir(here), directory, e.Name()), []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return

@@ -54,7 +54,7 @@ func TestServerLives(t *testing.T) {
 		t.Error("the server outlives its test")
 	}
 	if _, err := os.Stat(s.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the server's folder outlives its test: %v", err)
+		t.Errorf("the server's directory outlives its test: %v", err)
 	}
 }
 

@@ -173,7 +173,7 @@ func TestEnd(t *testing.T) {
 			t.Error("a server outlives its test")
 		}
 		if _, err := os.Stat(s.Dir); !os.IsNotExist(err) {
-			t.Errorf("a folder outlives its test: %v", err)
+			t.Errorf("a directory outlives its test: %v", err)
 		}
 	}
 }

@@ -69,15 +69,15 @@ func Run(t testing.TB, name string, cmd *exec.Cmd) *Process {
 }
 
 // RulesOf creates a directory of rule files: rules0.yaml, rules1.yaml and so on.
-func RulesOf(t testing.TB, files ...string) (folder string) {
+func RulesOf(t testing.TB, files ...string) (directory string) {
 	t.Helper()
-	folder = t.TempDir()
+	directory = t.TempDir()
 	for i, text := range files {
-		if err := os.WriteFile(filepath.Join(folder, fmt.Sprintf("rules%d.yaml", i)), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, fmt.Sprintf("rules%d.yaml", i)), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
 // AwaitReplicas waits until the service has counted at least that many replicas in Redis.

@@ -31,11 +31,11 @@ import (
 
 // built is the service, made once for all tests.
 var built = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "ratelimitd-console-")
+	directory, err := os.MkdirTemp("", "ratelimitd-console-")
 	if err != nil {
 		return "", err
 	}
-	return build.Ratelimitd(folder)
+	return build.Ratelimitd(directory)
 })
 
 func TestMain(m *testing.M) {
@@ -99,18 +99,18 @@ func openConsole(t *testing.T, rules map[string]string, env ...string) *console 
 	if err := os.WriteFile(c.tokens, []byte("ana "+consoleToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
-	if err := os.Mkdir(filepath.Join(folder, "rules"), 0o700); err != nil {
+	directory := t.TempDir()
+	if err := os.Mkdir(filepath.Join(directory, "rules"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range rules {
-		if err := os.WriteFile(filepath.Join(folder, "rules", name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, "rules", name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	cmd := exec.Command(program, "--rules", "rules")
-	cmd.Dir = folder
-	if err := os.WriteFile(filepath.Join(folder, "overrides.yaml"), []byte("overrides: []\n"), 0o600); err != nil {
+	cmd.Dir = directory
+	if err := os.WriteFile(filepath.Join(directory, "overrides.yaml"), []byte("overrides: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cmd.Env = append([]string{"DEBUG_HOST=127.0.0.1", "RATELIMITD_OVERRIDES=overrides.yaml", "RATELIMITD_ADMIN_TOKEN_FILE=" + c.tokens}, env...)

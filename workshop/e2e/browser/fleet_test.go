@@ -72,7 +72,7 @@ func TestConsoleFleet(t *testing.T) {
 	for name, text := range map[string]string{"00000000000000ff": said, "00000000000000fe": `{"host":"<b>"}`} {
 		admin.Set(t.Context(), "{fleet}:"+name, text, 0)
 		// it stays for 19 s
-		admin.Append(t.Context(), "ratelimitd-processes", fmt.Sprintf("%s %d\n", name, now.UnixMilli()+9000))
+		admin.Append(t.Context(), "ratelimitd-replicas", fmt.Sprintf("%s %d\n", name, now.UnixMilli()+9000))
 	}
 	c.shows(t, "<img src=x")
 	c.shows(t, "not understood")

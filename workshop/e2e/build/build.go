@@ -17,12 +17,12 @@ import (
 const service = "github.com/ratelimitd/ratelimitd"
 
 // Ratelimitd builds the service into a directory and returns the path of the program.
-func Ratelimitd(folder string) (string, error) {
+func Ratelimitd(directory string) (string, error) {
 	sources, err := root()
 	if err != nil {
 		return "", err
 	}
-	program := filepath.Join(folder, "ratelimitd")
+	program := filepath.Join(directory, "ratelimitd")
 	args := []string{"-o", program, "./cmd/ratelimitd"}
 	if raced {
 		args = append([]string{"-race"}, args...)
@@ -42,13 +42,13 @@ func build(dir string, args []string, env ...string) error {
 
 // EnvoyModule builds the module for Envoy into a directory, where Envoy finds it under the name ratelimitd. flags are
 // more flags for the C compiler.
-func EnvoyModule(folder string, flags ...string) error {
+func EnvoyModule(directory string, flags ...string) error {
 	sources, err := root()
 	if err != nil {
 		return err
 	}
 	return build(filepath.Join(sources, "envoymodule"),
-		[]string{"-buildmode=c-shared", "-o", filepath.Join(folder, "libratelimitd.so"), "."},
+		[]string{"-buildmode=c-shared", "-o", filepath.Join(directory, "libratelimitd.so"), "."},
 		"CGO_ENABLED=1", "CGO_CFLAGS="+strings.Join(append([]string{"-O2"}, flags...), " "))
 }
 
@@ -65,8 +65,8 @@ func root() (string, error) {
 // readSources looks at every file that the programs are built from. go test remembers which files a test has looked at
 // and runs the test again when one of them changes; they are not linked into the tests, so nothing else would.
 func readSources(root string) error {
-	for _, folder := range []string{"cmd", "envoymodule", "internal", "proto", "go.mod", "go.sum"} {
-		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+	for _, directory := range []string{"cmd", "envoymodule", "internal", "proto", "go.mod", "go.sum"} {
+		err := filepath.WalkDir(filepath.Join(root, directory), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}

@@ -41,40 +41,40 @@ descriptors:
 var exampleClients = []client{
 	{
 		name: "python", program: "python3",
-		install: func(t *testing.T, folder string) {
-			installPython(t, folder, filepath.Join(examples, "python", "requirements.txt"))
+		install: func(t *testing.T, directory string) {
+			installPython(t, directory, filepath.Join(examples, "python", "requirements.txt"))
 		},
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{filepath.Join(folder, "bin", "python"), filepath.Join(examples, "python", "limit.py")}, args...)}
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{filepath.Join(directory, "bin", "python"), filepath.Join(examples, "python", "limit.py")}, args...)}
 		},
 	},
 	{
 		name: "typescript", program: "npm",
-		install: func(t *testing.T, folder string) {
-			installNode(t, folder)
-			execute(t, folder, "npm", "run", "--silent", "build")
+		install: func(t *testing.T, directory string) {
+			installNode(t, directory)
+			execute(t, directory, "npm", "run", "--silent", "build")
 		},
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{"node", filepath.Join(folder, "dist", "limit.js")}, args...)}
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{"node", filepath.Join(directory, "dist", "limit.js")}, args...)}
 		},
 	},
 	{
 		name: "java", program: "mvn",
-		install: func(t *testing.T, folder string) {
-			execute(t, filepath.Join(examples, "java"), "mvn", "--quiet", "--batch-mode", "-Dout="+folder, "compile")
+		install: func(t *testing.T, directory string) {
+			execute(t, filepath.Join(examples, "java"), "mvn", "--quiet", "--batch-mode", "-Dout="+directory, "compile")
 		},
-		command: func(folder string, args ...string) command {
-			path := filepath.Join(folder, "classes") + ":" + filepath.Join(folder, "libraries", "*")
+		command: func(directory string, args ...string) command {
+			path := filepath.Join(directory, "classes") + ":" + filepath.Join(directory, "libraries", "*")
 			return command{line: append([]string{"java", "-cp", path, "Limit"}, args...)}
 		},
 	},
 	{
 		name: "rust", program: "cargo",
-		install: func(t *testing.T, folder string) {
-			execute(t, filepath.Join(examples, "rust"), "cargo", "build", "--quiet", "--locked", "--target-dir", folder)
+		install: func(t *testing.T, directory string) {
+			execute(t, filepath.Join(examples, "rust"), "cargo", "build", "--quiet", "--locked", "--target-dir", directory)
 		},
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{filepath.Join(folder, "debug", "limit")}, args...)}
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{filepath.Join(directory, "debug", "limit")}, args...)}
 		},
 	},
 }
@@ -100,9 +100,9 @@ func TestExamples(t *testing.T) {
 	for _, c := range exampleClients {
 		t.Run(c.name, func(t *testing.T) {
 			c.needsProgram(t)
-			folder := folderOf(t, "examples-"+c.name)
-			c.install(t, folder)
-			e := example{client: c, folder: folder}
+			directory := directoryOf(t, "examples-"+c.name)
+			c.install(t, directory)
+			e := example{client: c, directory: directory}
 			servicetest.NotAtMidnight() // it could be between two calls of the domain header
 			e.patiently(t, working)
 			e.withoutAnswer(t, stopped.GRPC, stuck)
@@ -114,7 +114,7 @@ func TestExamples(t *testing.T) {
 type example struct {
 	client
 
-	folder string
+	directory string
 }
 
 // run runs the example once with the service's address. It returns the output, the log and the exit code of the
@@ -124,7 +124,7 @@ func (e example) run(t *testing.T, address string, env []string, args ...string)
 	if e.name == "rust" {
 		address = "http://" + address
 	}
-	of := e.command(e.folder, args...)
+	of := e.command(e.directory, args...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, of.line[0], of.line[1:]...)

@@ -22,9 +22,9 @@ const (
 // grpcurl finds the services and their messages over reflection, and calls them, in plain text and over TLS.
 func TestGrpcurl(t *testing.T) {
 	wanted(t)
-	folder := folderOf(t, "grpcurl")
+	directory := directoryOf(t, "grpcurl")
 	install := exec.CommandContext(t.Context(), "go", "install", grpcurl)
-	install.Env = append(os.Environ(), "GOBIN="+folder, "GOFLAGS=-mod=mod")
+	install.Env = append(os.Environ(), "GOBIN="+directory, "GOFLAGS=-mod=mod")
 	install.Dir = t.TempDir() // outside of this module
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -53,7 +53,7 @@ func TestGrpcurl(t *testing.T) {
 			service := start(t, program, "ratelimitd", redis.Addr, append(c.env, "RATELIMITD_GRPC_REFLECTION=true")...)
 			call := func(options, verb []string) (string, error) {
 				line := slices.Concat(c.args, options, []string{service.GRPC}, verb)
-				out, err := exec.CommandContext(t.Context(), filepath.Join(folder, "grpcurl"), line...).CombinedOutput()
+				out, err := exec.CommandContext(t.Context(), filepath.Join(directory, "grpcurl"), line...).CombinedOutput()
 				return strings.Join(strings.Fields(string(out)), " "), err
 			}
 			const method = rlsService + "/ShouldRateLimit"

@@ -49,10 +49,10 @@ cancel: CANCELLED
 // client is a client in one language.
 type client struct {
 	name    string
-	program string                                      // a program that the language needs
-	install func(t *testing.T, folder string)           // installs its libraries into a directory that is kept
-	command func(folder string, args ...string) command // runs it
-	always  bool                                        // whether it runs without workshop/scripts/test-interop too
+	program string                                         // a program that the language needs
+	install func(t *testing.T, directory string)           // installs its libraries into a directory that is kept
+	command func(directory string, args ...string) command // runs it
+	always  bool                                           // whether it runs without workshop/scripts/test-interop too
 }
 
 type command struct {
@@ -63,67 +63,67 @@ type command struct {
 var clients = []client{
 	{
 		name: "grpcgo", program: "go", always: true,
-		install: func(t *testing.T, folder string) { execute(t, ".", "go", "build", "-o", folder, "./grpcgo") },
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{filepath.Join(folder, "grpcgo")}, args...)}
+		install: func(t *testing.T, directory string) { execute(t, ".", "go", "build", "-o", directory, "./grpcgo") },
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{filepath.Join(directory, "grpcgo")}, args...)}
 		},
 	},
 	{
 		name: "python", program: "python3",
-		install: func(t *testing.T, folder string) {
-			installPython(t, folder, filepath.Join("python", "requirements.txt"))
+		install: func(t *testing.T, directory string) {
+			installPython(t, directory, filepath.Join("python", "requirements.txt"))
 		},
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{filepath.Join(folder, "bin", "python"), filepath.Join("python", "client.py")}, args...)}
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{filepath.Join(directory, "bin", "python"), filepath.Join("python", "client.py")}, args...)}
 		},
 	},
 	{
 		name: "node", program: "npm",
-		install: func(t *testing.T, folder string) {
-			installNode(t, folder) // the TypeScript example has all its libraries
+		install: func(t *testing.T, directory string) {
+			installNode(t, directory) // the TypeScript example has all its libraries
 		},
-		command: func(folder string, args ...string) command {
+		command: func(directory string, args ...string) command {
 			return command{
 				line: append([]string{"node", filepath.Join("node", "client.js")}, args...),
-				env:  []string{"NODE_PATH=" + filepath.Join(folder, "node_modules")},
+				env:  []string{"NODE_PATH=" + filepath.Join(directory, "node_modules")},
 			}
 		},
 	},
 	{
 		name: "java", program: "mvn",
-		install: func(t *testing.T, folder string) {
-			execute(t, "java", "mvn", "--quiet", "--batch-mode", "-Dout="+folder, "compile")
+		install: func(t *testing.T, directory string) {
+			execute(t, "java", "mvn", "--quiet", "--batch-mode", "-Dout="+directory, "compile")
 		},
-		command: func(folder string, args ...string) command {
-			path := filepath.Join(folder, "classes") + ":" + filepath.Join(folder, "libraries", "*")
+		command: func(directory string, args ...string) command {
+			path := filepath.Join(directory, "classes") + ":" + filepath.Join(directory, "libraries", "*")
 			return command{line: append([]string{"java", "-cp", path, "Client"}, args...)}
 		},
 	},
 	{
 		name: "rust", program: "cargo",
-		install: func(t *testing.T, folder string) {
-			execute(t, "rust", "cargo", "build", "--quiet", "--locked", "--target-dir", folder)
+		install: func(t *testing.T, directory string) {
+			execute(t, "rust", "cargo", "build", "--quiet", "--locked", "--target-dir", directory)
 		},
-		command: func(folder string, args ...string) command {
-			return command{line: append([]string{filepath.Join(folder, "debug", "interop")}, args...)}
+		command: func(directory string, args ...string) command {
+			return command{line: append([]string{filepath.Join(directory, "debug", "interop")}, args...)}
 		},
 	},
 }
 
 // installPython creates a virtual environment with the packages of a file.
-func installPython(t *testing.T, folder, requirements string) {
+func installPython(t *testing.T, directory, requirements string) {
 	t.Helper()
-	execute(t, ".", "python3", "-m", "venv", folder)
-	execute(t, ".", filepath.Join(folder, "bin", "pip"), "install", "--quiet", "-r", requirements)
+	execute(t, ".", "python3", "-m", "venv", directory)
+	execute(t, ".", filepath.Join(directory, "bin", "pip"), "install", "--quiet", "-r", requirements)
 }
 
 // installNode copies the example in TypeScript into a directory and installs its packages there.
-func installNode(t *testing.T, folder string) {
+func installNode(t *testing.T, directory string) {
 	t.Helper()
 	for _, file := range []string{"package.json", "package-lock.json", "tsconfig.json", "ratelimit.proto", "src"} {
-		execute(t, ".", "cp", "-R", filepath.Join(examples, "typescript", file), folder)
+		execute(t, ".", "cp", "-R", filepath.Join(examples, "typescript", file), directory)
 	}
-	execute(t, folder, "npm", "ci", "--no-audit", "--no-fund", "--silent")
+	execute(t, directory, "npm", "ci", "--no-audit", "--no-fund", "--silent")
 }
 
 // Each client gets the same answers, and none of its calls is lost while the service is replaced.
@@ -138,9 +138,9 @@ func TestClients(t *testing.T) {
 				wanted(t)
 			}
 			c.needsProgram(t)
-			folder := folderOf(t, c.name)
-			c.install(t, folder)
-			c.run(t, program, folder)
+			directory := directoryOf(t, c.name)
+			c.install(t, directory)
+			c.run(t, program, directory)
 		})
 	}
 }
@@ -161,17 +161,17 @@ func wanted(t *testing.T) {
 	}
 }
 
-// folderOf returns a directory for the libraries of a client. It is kept between runs.
-func folderOf(t *testing.T, name string) string {
+// directoryOf returns a directory for the libraries of a client. It is kept between runs.
+func directoryOf(t *testing.T, name string) string {
 	t.Helper()
-	folder, err := filepath.Abs(filepath.Join("..", "..", "..", ".tools", "interop", name))
+	directory, err := filepath.Abs(filepath.Join("..", "..", "..", ".tools", "interop", name))
 	if err == nil {
-		err = os.MkdirAll(folder, 0o750)
+		err = os.MkdirAll(directory, 0o750)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // start starts the service.
@@ -185,7 +185,7 @@ func start(t *testing.T, program, name, redis string, env ...string) *servicetes
 }
 
 // run runs a client against a service that is replaced by another process under its load.
-func (c *client) run(t *testing.T, program, folder string) {
+func (c *client) run(t *testing.T, program, directory string) {
 	servicetest.NotAtMidnight()
 	redis := redistest.Start(t)
 	hanging := redistest.Start(t)
@@ -193,7 +193,7 @@ func (c *client) run(t *testing.T, program, folder string) {
 	first := start(t, program, "the first service", redis.Addr)
 
 	relay := servicetest.StartRelay(t, first.GRPC)
-	p := c.start(t, folder, relay.Addr, stuck.GRPC)
+	p := c.start(t, directory, relay.Addr, stuck.GRPC)
 	p.expect(t, works)
 	hanging.Pause(t)
 	p.goOn(t)
@@ -233,11 +233,11 @@ type running struct {
 	err *servicetest.Log
 }
 
-func (c *client) start(t *testing.T, folder string, args ...string) *running {
+func (c *client) start(t *testing.T, directory string, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
-	of := c.command(folder, args...)
+	of := c.command(directory, args...)
 	p := &running{cmd: exec.CommandContext(ctx, of.line[0], of.line[1:]...), err: new(servicetest.Log)}
 	p.cmd.Env = append(os.Environ(), of.env...)
 	p.cmd.Stderr = p.err
@@ -306,10 +306,10 @@ func awaitMore(t *testing.T, redis *redistest.Server, name string, n int64) {
 }
 
 // execute runs a command that must succeed.
-func execute(t *testing.T, folder, name string, args ...string) {
+func execute(t *testing.T, directory, name string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
-	cmd.Dir = folder
+	cmd.Dir = directory
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}

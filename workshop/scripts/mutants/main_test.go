@@ -107,6 +107,6 @@ func TestMutants(t *testing.T) {
 		t.Errorf("%d changes, want %d", len(got), len(want))
 	}
 	if _, err := changes(t.TempDir()); err == nil {
-		t.Error("an empty folder has changes")
+		t.Error("an empty directory has changes")
 	}
 }

@@ -30,11 +30,11 @@ func example(t *testing.T, against bool) *simulate.Report {
 	}
 	const log = "examples/simulate/access.log"
 	o := simulate.Options{
-		Rules: folder(t, "examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10,
+		Rules: directory(t, "examples/simulate/stricter"), Mapping: m, Window: 5 * time.Second, MaxBadLines: 10,
 		Logs: []simulate.Log{{Name: log, Open: func() (io.ReadCloser, error) { return os.Open(log) }}},
 	}
 	if against {
-		old := folder(t, "examples/simulate/rules")
+		old := directory(t, "examples/simulate/rules")
 		o.Against = &old
 	}
 	r, err := simulate.Run(t.Context(), o)
@@ -45,13 +45,13 @@ func example(t *testing.T, against bool) *simulate.Report {
 	return r
 }
 
-func folder(t *testing.T, dir string) simulate.Rules {
+func directory(t *testing.T, dir string) simulate.Rules {
 	t.Helper()
 	tree, err := simulate.LoadRules(dir, false, descriptor.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return simulate.Rules{Folder: dir, Tree: tree}
+	return simulate.Rules{Directory: dir, Tree: tree}
 }
 
 func TestText(t *testing.T) {

@@ -145,9 +145,9 @@ func (w *textWriter) sides(r *simulate.Report) {
 		{title: "share"},
 		{title: "not enforced", color: terminal.Yellow}, {title: "no rule"}, {title: "failed", color: terminal.Red},
 	}
-	row := func(folder string, s *simulate.Side) []string {
+	row := func(directory string, s *simulate.Side) []string {
 		return []string{
-			terminal.Clean(folder), number(s.Allowed), number(s.Denied), percent(s.Denied, r.Requests), number(s.NotEnforced),
+			terminal.Clean(directory), number(s.Allowed), number(s.Denied), percent(s.Denied, r.Requests), number(s.NotEnforced),
 			number(s.NoRule + s.UnknownDomain), number(s.Failed),
 		}
 	}

@@ -49,7 +49,7 @@ type file struct {
 func newFile(path string) (*file, error) {
 	info, err := files.Stat(path)
 	if err == nil && !info.Mode().IsRegular() { // a pipe without a reader would hold up its writer
-		return nil, fmt.Errorf("%s is not a regular file: name a file, a URL that begins with https://, or stdout", path)
+		return nil, fmt.Errorf("%s is not a regular file: name a file, a URL that starts with https://, or stdout", path)
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		_, err = files.Stat(filepath.Dir(path))

@@ -48,9 +48,9 @@ type Counting interface {
 // Each runs a test with each kind of decider that counts by these rules: one of package ratelimit, and one of package
 // client, which asks a service.
 func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
-	folder := servicetest.RulesOf(t, rules)
+	directory := servicetest.RulesOf(t, rules)
 	t.Run("ratelimit", func(t *testing.T) {
-		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(folder),
+		l, err := ratelimit.Open(context.Background(), ratelimit.Options{Dir: rulefiles.Dir(directory),
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 		test(t, l)
 	})
 	t.Run("client", func(t *testing.T) {
-		c, err := client.New(service(t, folder), client.Options{Timeout: servicetest.Patience,
+		c, err := client.New(service(t, directory), client.Options{Timeout: servicetest.Patience,
 			OnFailure: limits.OnFailureError})
 		if err != nil {
 			t.Fatal(err)
@@ -70,9 +70,9 @@ func Each(t *testing.T, rules string, test func(t *testing.T, d Counting)) {
 }
 
 // service starts the service in this process, and returns its address.
-func service(t *testing.T, folder string) string {
+func service(t *testing.T, directory string) string {
 	t.Helper()
-	rules, err := config.NewFolder(config.Options{Dir: folder, Logger: slog.New(slog.DiscardHandler)}).Load()
+	rules, err := config.NewDirectory(config.Options{Dir: directory, Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		t.Fatal(err)
 	}

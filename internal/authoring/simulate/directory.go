@@ -20,7 +20,7 @@ func LoadRules(dir string, merge bool, o descriptor.Options) (*descriptor.Tree, 
 	if info, err := files.Stat(dir); dir == stdin.Name || err == nil && !info.IsDir() {
 		return loadFile(dir, merge, o)
 	}
-	r, err := config.NewFolder(config.Options{Dir: dir, MergeDomains: merge, Tree: o,
+	r, err := config.NewDirectory(config.Options{Dir: dir, MergeDomains: merge, Tree: o,
 		Logger: slog.New(slog.DiscardHandler)}).Load()
 	if err != nil {
 		return nil, err

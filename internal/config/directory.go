@@ -23,7 +23,7 @@ import (
 	"github.com/ratelimitd/ratelimitd/internal/platform/metric"
 )
 
-// Options are the settings of a Folder. Only Dir must be set.
+// Options are the settings of a Directory. Only Dir must be set.
 type Options struct {
 	Dir string // the directory of rule files, read with all directories below it
 	// rules that do not change, and own their domains before any file of the directory; they must be without errors
@@ -58,8 +58,8 @@ type Result struct {
 	Changed bool
 }
 
-// Folder holds the rule files of one directory, each with its last good version.
-type Folder struct {
+// Directory holds the rule files of one directory, each with its last good version.
+type Directory struct {
 	o       Options
 	fixed   []*source
 	backup  []*source // fallback from Options.Defaults: one source for each domain
@@ -90,8 +90,8 @@ type ruleFile struct {
 	status descriptor.FileStatus
 }
 
-// NewFolder returns a directory that has not been read yet.
-func NewFolder(o Options) *Folder {
+// NewDirectory returns a directory that has not been read yet.
+func NewDirectory(o Options) *Directory {
 	if o.Rescan <= 0 {
 		o.Rescan = 10 * time.Second
 	}
@@ -101,7 +101,7 @@ func NewFolder(o Options) *Folder {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	f := &Folder{o: o, files: make(map[string]*ruleFile)}
+	f := &Directory{o: o, files: make(map[string]*ruleFile)}
 	for _, file := range o.Fixed {
 		f.fixed = append(f.fixed, file.read(!o.Strict))
 	}
@@ -122,7 +122,7 @@ func NewFolder(o Options) *Folder {
 // It returns an error only if the directory itself cannot be read. Then the result is the previous one, or the zero
 // Result before the first. A bad file is not an error: its last good version stays in use, and its state gives the
 // reason.
-func (f *Folder) Load() (Result, error) {
+func (f *Directory) Load() (Result, error) {
 	look, err := f.Look(unseen{}, true)
 	return look.Result, err
 }
@@ -136,23 +136,23 @@ type Look struct {
 
 // Look is Load for a directory that is followed: package follow does it. quiet means that no event reports a write at
 // the moment.
-func (f *Folder) Look(seen Seen, quiet bool) (Look, error) {
+func (f *Directory) Look(seen Seen, quiet bool) (Look, error) {
 	r, generation, growing, err := f.load(seen, quiet)
 	return Look{r, generation, growing}, err
 }
 
 // Generation is that of the newest look.
-func (f *Folder) Generation() int {
+func (f *Directory) Generation() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.generation
 }
 
 // Options returns the settings, with their defaults.
-func (f *Folder) Options() Options { return f.o }
+func (f *Directory) Options() Options { return f.o }
 
 // Active returns how many rules are active.
-func (f *Folder) Active() int {
+func (f *Directory) Active() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last.Tree == nil {
@@ -163,7 +163,7 @@ func (f *Folder) Active() int {
 
 // load reads the directory. quiet means that no event reports a write at the moment. growing means that some file is
 // still being written and must be read later.
-func (f *Folder) load(seen Seen, quiet bool) (r Result, generation int, growing bool, err error) {
+func (f *Directory) load(seen Seen, quiet bool) (r Result, generation int, growing bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	met, reads, err := f.scanAndRead(seen, quiet)
@@ -223,7 +223,7 @@ const maxScans = 5
 // scanAndRead lists the files of the directory and reads those that have changed. The directory may be replaced during
 // the scan, like a ConfigMap's. Then files of the old version vanish after the scan has found them. That is not an
 // error, so the directory is scanned again.
-func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readResult, err error) {
+func (f *Directory) scanAndRead(seen Seen, quiet bool) (met []found, reads []readResult, err error) {
 	var before []found
 	for scans := 1; ; scans++ {
 		scanned, err := scan(f.o.Dir, seen)
@@ -247,7 +247,7 @@ func (f *Folder) scanAndRead(seen Seen, quiet bool) (met []found, reads []readRe
 }
 
 // readAll reads the files that have changed, several at a time.
-func (f *Folder) readAll(met []found, quiet bool) []readResult {
+func (f *Directory) readAll(met []found, quiet bool) []readResult {
 	reads := make([]readResult, len(met))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
@@ -263,7 +263,7 @@ func (f *Folder) readAll(met []found, quiet bool) []readResult {
 
 // skip stores which files are skipped and logs the new ones: one line for each file with rules, and one line for all
 // other files with the same reason.
-func (f *Folder) skip(skipped map[string]skippedFile) {
+func (f *Directory) skip(skipped map[string]skippedFile) {
 	var all []Skipped
 	others := map[string][]string{} // file names, keyed by reason
 	for _, name := range slices.Sorted(maps.Keys(skipped)) {
@@ -294,7 +294,7 @@ func (f *Folder) skip(skipped map[string]skippedFile) {
 
 // expandUnreadable replaces each directory that cannot be read with the known files below it. They count as unreadable,
 // not as removed.
-func (f *Folder) expandUnreadable(met []found) []found {
+func (f *Directory) expandUnreadable(met []found) []found {
 	var out []found
 	for _, m := range met {
 		out = append(out, m)
@@ -320,7 +320,7 @@ type readResult struct {
 }
 
 // read reads a file if it has changed.
-func (f *Folder) read(m found, quiet bool) readResult {
+func (f *Directory) read(m found, quiet bool) readResult {
 	old := f.files[m.name]
 	known := old
 	if old != nil && old.gone {
@@ -392,7 +392,7 @@ func (r *ruleFile) next(s sum, newest *source) *ruleFile {
 }
 
 // settle decides which version of each file is in use, compiles them, and makes the result active.
-func (f *Folder) settle(files map[string]*ruleFile) error {
+func (f *Directory) settle(files map[string]*ruleFile) error {
 	l := ledger{merge: f.o.MergeDomains, alone: f.o.NoRegions, tree: f.o.Tree}
 	for _, fixed := range f.fixed {
 		l.admit(fixed)

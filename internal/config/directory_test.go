@@ -79,7 +79,7 @@ func states(r Result) []string {
 	return out
 }
 
-func load(t *testing.T, f *Folder, want ...string) Result {
+func load(t *testing.T, f *Directory, want ...string) Result {
 	t.Helper()
 	r, err := f.Load()
 	if err != nil {
@@ -91,7 +91,7 @@ func load(t *testing.T, f *Folder, want ...string) Result {
 	return r
 }
 
-func TestFolderChoosesItsFiles(t *testing.T) {
+func TestDirectoryChoosesItsFiles(t *testing.T) {
 	dir := t.TempDir()
 	for i, name := range []string{"b.yaml", "a.yml", "plain", "sub/c.yaml", "sub/deeper/d.json"} {
 		write(t, filepath.Join(dir, name), rules(fmt.Sprintf("domain%d", i), i))
@@ -107,7 +107,7 @@ func TestFolderChoosesItsFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := load(t, NewFolder(Options{Dir: dir, Logger: new(logged).logger()}),
+	r := load(t, NewDirectory(Options{Dir: dir, Logger: new(logged).logger()}),
 		"a.yml=loaded", "b.yaml=loaded", "linked.yaml=loaded", "more/f.yaml=loaded", "plain=loaded", "sub/c.yaml=loaded", "sub/deeper/d.json=loaded")
 	if requests(r.Tree, "domain4") != 4 || requests(r.Tree, "e") != 7 || requests(r.Tree, "f") != 8 || r.InUse != 7 {
 		t.Errorf("%+v", r)
@@ -117,17 +117,17 @@ func TestFolderChoosesItsFiles(t *testing.T) {
 	}
 }
 
-func TestFolderWithoutAGoodFile(t *testing.T) {
+func TestDirectoryWithoutAGoodFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "rules")
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: new(logged).logger()})
 	if r, err := f.Load(); !errors.Is(err, fs.ErrNotExist) || r.Tree != nil || r.Changed {
-		t.Fatalf("missing folder: %+v, %v", r, err)
+		t.Fatalf("missing directory: %+v, %v", r, err)
 	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if r := load(t, f); r.Tree == nil || r.InUse != 0 || !r.Changed {
-		t.Fatalf("empty folder: %+v", r)
+		t.Fatalf("empty directory: %+v", r)
 	}
 	write(t, filepath.Join(dir, "a.yaml"), "domian: a\n")
 	r := load(t, f, "a.yaml=rejected")
@@ -144,7 +144,7 @@ func TestFilesKeepTheirLastGoodVersion(t *testing.T) {
 	write(t, a, rules("a", 1))
 	write(t, b, rules("b", 1))
 	write(t, c, "domain: c\ndescriptors: [{kee: k}]\n")
-	f := NewFolder(Options{Dir: dir, Logger: log.logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: log.logger()})
 
 	first := load(t, f, "a.yaml=loaded", "b.yaml=loaded", "c.yaml=rejected")
 	if out := log.take(); strings.Count(out, "\n") != 3 || !strings.Contains(out, "c.yaml:2:16: unknown key `kee`") {
@@ -211,7 +211,7 @@ func TestADomainBelongsToTheFirstFile(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml")
 	write(t, b, rules("x", 2))
-	f := NewFolder(Options{Dir: dir, Logger: new(logged).logger()})
+	f := NewDirectory(Options{Dir: dir, Logger: new(logged).logger()})
 	load(t, f, "b.yaml=loaded")
 
 	// a takes the domain from b. The only version of b becomes bad.
@@ -235,14 +235,14 @@ func TestADomainBelongsToTheFirstFile(t *testing.T) {
 	}
 	// When domains are merged, both files are good unless they repeat a rule.
 	write(t, a, "domain: x\ndescriptors: [{key: j}]\n")
-	load(t, NewFolder(Options{Dir: dir, MergeDomains: true, Logger: new(logged).logger()}), "a.yaml=loaded", "b.yaml=loaded")
+	load(t, NewDirectory(Options{Dir: dir, MergeDomains: true, Logger: new(logged).logger()}), "a.yaml=loaded", "b.yaml=loaded")
 	write(t, a, rules("x", 1))
-	load(t, NewFolder(Options{Dir: dir, MergeDomains: true, Logger: new(logged).logger()}), "a.yaml=loaded", "b.yaml=rejected")
+	load(t, NewDirectory(Options{Dir: dir, MergeDomains: true, Logger: new(logged).logger()}), "a.yaml=loaded", "b.yaml=rejected")
 }
 
 func TestFilesThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
-	f := NewFolder(Options{Dir: dir, MaxFileSize: 200, Logger: new(logged).logger()})
+	f := NewDirectory(Options{Dir: dir, MaxFileSize: 200, Logger: new(logged).logger()})
 	write(t, filepath.Join(dir, "a.yaml"), rules("a", 1))
 	write(t, filepath.Join(dir, "b.yaml"), rules("b", 1)+strings.Repeat("#", 200))
 	if err := os.Symlink("nowhere", filepath.Join(dir, "c.yaml")); err != nil {
@@ -285,8 +285,8 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 }
 
 // As root, the effect of an unreadable directory on the files below it cannot be tested.
-func TestFilesBelowAFolderThatCannotBeRead(t *testing.T) {
-	f := NewFolder(Options{Dir: "rules"})
+func TestFilesBelowADirectoryThatCannotBeRead(t *testing.T) {
+	f := NewDirectory(Options{Dir: "rules"})
 	f.files = map[string]*ruleFile{"sub/a.yaml": nil, "subway.yaml": nil}
 	denied := errors.New("denied")
 	got := f.expandUnreadable([]found{{name: "sub", err: denied, dir: true}, {name: "subway.yaml"}})
