@@ -170,10 +170,8 @@ func (k *Keyed) numbers(id string) *override.Numbers {
 // numbersOf returns the numbers of a limit for one ID.
 func (k *Keyed) numbersOf(limit Limit) (*override.Numbers, error) {
 	if limit.Algorithm != k.limit.Algorithm || limit.Window != k.limit.Window {
-		return nil,
-			fmt.Errorf("ratelimit: the limit of one ID must have the algorithm and the window of the others: %s and %s, "+
-				"not %s and %s",
-				k.limit.Algorithm, k.limit.Window, limit.Algorithm, limit.Window)
+		return nil, fmt.Errorf("ratelimit: the limit of one ID must have the algorithm and the window of the others: "+
+			"%s and %s, not %s and %s", k.limit.Algorithm, k.limit.Window, limit.Algorithm, limit.Window)
 	}
 	return &override.Numbers{Kind: override.Replace, Requests: limit.Requests, Burst: limit.Burst}, nil
 }
@@ -185,7 +183,7 @@ func request(id string, n uint64) *Request {
 }
 
 func idOf(r *Request) string {
-	if len(r.Descriptors) == 0 || len(r.Descriptors[0].Entries) == 0 {
+	if r == nil || len(r.Descriptors) == 0 || len(r.Descriptors[0].Entries) == 0 {
 		return ""
 	}
 	return r.Descriptors[0].Entries[0].Value

@@ -153,6 +153,9 @@ func TestKeyedLeakyBucket(t *testing.T) {
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("11 requests took %s, want 1 s", took)
 		}
+		if _, err := k.Decide(t.Context(), nil); !errors.Is(err, ratelimit.ErrInvalid) {
+			t.Error("a decision without a request:", err)
+		}
 		if _, err := k.ReserveN(t.Context(), "ann", 1, ratelimit.ReserveOptions{}); !errors.Is(err, ratelimit.ErrInvalid) {
 			t.Error(err)
 		}

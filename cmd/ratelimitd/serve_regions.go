@@ -50,9 +50,8 @@ func (o *regionOptions) list() (*regionList, error) {
 			fmt.Errorf("RATELIMITD_REGION=%s: a name has at most %d letters from a to z, digits and hyphens, such as eu "+
 				"or us-west-2", o.Region, descriptor.MaxRegionName)
 	case len(o.Regions) == 0:
-		return nil,
-			fmt.Errorf("RATELIMITD_REGION=%s without RATELIMITD_REGIONS: list all regions, such as "+
-				"eu=limits.eu.example:8083,us=limits.us.example:8083", o.Region)
+		return nil, fmt.Errorf("RATELIMITD_REGION=%s without RATELIMITD_REGIONS: list all regions, such as "+
+			"eu=limits.eu.example:8083,us=limits.us.example:8083", o.Region)
 	}
 	l := &regionList{addresses: make(map[string]string)}
 	for _, entry := range o.Regions {

@@ -194,8 +194,7 @@ func compileHits(h *routev3.RateLimit_HitsAddend) (hits, error) {
 			return textHits(text)
 		}, nil
 	}
-	return nil,
-		fmt.Errorf("hits_addend.format %q is not supported: a module can read %%REQ(NAME)%% and "+
+	return nil, fmt.Errorf("hits_addend.format %q is not supported: a module can read %%REQ(NAME)%% and "+
 			"%%DYNAMIC_METADATA(NAMESPACE:KEY)%%",
 			h.GetFormat())
 }
