@@ -195,8 +195,8 @@ func compileHits(h *routev3.RateLimit_HitsAddend) (hits, error) {
 		}, nil
 	}
 	return nil, fmt.Errorf("hits_addend.format %q is not supported: a module can read %%REQ(NAME)%% and "+
-			"%%DYNAMIC_METADATA(NAMESPACE:KEY)%%",
-			h.GetFormat())
+		"%%DYNAMIC_METADATA(NAMESPACE:KEY)%%",
+		h.GetFormat())
 }
 
 // wholeHits returns a number of hits, without its fraction. It returns false outside the bounds.

@@ -71,9 +71,9 @@ func parseLogFormat(s string) (*pattern, error) {
 		}
 		if len(p.ops) > 0 && len(text) == 0 {
 			return nil, wrong(i,
-					"nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and "+
-						"in nginx.conf",
-					yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
+				"nothing stands between $%s and $%s, so nothing separates their values: put a blank between them, here and "+
+					"in nginx.conf",
+				yamlform.Clip(p.ops[len(p.ops)-1].name), yamlform.Clip(name))
 		}
 		p.endText(&text)
 		p.add(operator{name: name, field: -1})
