@@ -93,7 +93,7 @@ func TestMistakesInCode(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", rule, err, want)
 		}
 	}
-	if _, err := ratelimit.Open(t.Context(), ratelimit.Options{Domains: []ratelimit.Domain{plans, plans}}); err == nil || !strings.Contains(err.Error(), `domain "api" twice`) {
+	if _, err := ratelimit.Open(t.Context(), ratelimit.Options{Domains: []ratelimit.Domain{plans, plans}}); err == nil || !strings.Contains(err.Error(), `duplicate domain "api"`) {
 		t.Errorf("one domain twice: %v", err)
 	}
 	for _, rules := range [][]ratelimit.Rule{nil, {{Key: "a"}}, {{Key: "a", Condition: true}}} {

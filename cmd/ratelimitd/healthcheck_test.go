@@ -38,7 +38,7 @@ func TestHealthcheck(t *testing.T) {
 		t.Errorf("a page that is not there: exit code %d, %q", code, said)
 	}
 	p.Stop(t)
-	if code, said := check(); code != 1 || !strings.Contains(said, "denied") {
+	if code, said := check(); code != 1 || !strings.Contains(said, "refused") {
 		t.Errorf("after the service has stopped: exit code %d, %q", code, said)
 	}
 }
