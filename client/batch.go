@@ -27,10 +27,10 @@ const (
 // atOnce is the number of requests in flight from which on new calls wait to be sent together. A caller alone never
 // waits.
 //
-// Measured with the service in another process on a machine with 2 cores: with 4, one caller gets its answer after
-// 83 µs (median), 2 callers after 92 µs and 4 callers after 123 µs. 64 callers together get 212,000 answers a second, in
-// messages of 27. With 1, 2 callers wait for 175 µs. With 8, all numbers are within 5% of those with 4. When every call
-// is sent immediately, 64 callers get 82,000 answers a second. BenchmarkDecide measures this.
+// Measured with the service in another process on a machine with 2 cores: with 4, one caller gets its answer after 83
+// µs (median), 2 callers after 92 µs and 4 callers after 123 µs. 64 callers together get 212,000 answers a second, in
+// messages of 27. With 1, 2 callers wait for 175 µs. With 8, all numbers are within 5% of those with 4. When every
+// call is sent immediately, 64 callers get 82,000 answers a second. BenchmarkDecide measures this.
 const atOnce = 4
 
 var errClosed = errors.New("the client is closed")

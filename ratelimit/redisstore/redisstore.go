@@ -33,9 +33,9 @@ const (
 // Errors name the variables of the service: REDIS_URL is the field URL.
 type Options struct {
 	// Client is a client of the program, instead of the URL, Auth and TLS fields. A limiter connects as this client does:
-	// to the same servers, with the same dialer, TLS, user and password. It uses a separate pool, so that neither waits for
-	// the other. Other settings of the client do not count, nor do its hooks and OnConnect. Keep it open until the limiter
-	// is closed: a client with sentinels finds the primary.
+	// to the same servers, with the same dialer, TLS, user and password. It uses a separate pool, so that neither waits
+	// for the other. Other settings of the client do not count, nor do its hooks and OnConnect. Keep it open until the
+	// limiter is closed: a client with sentinels finds the primary.
 	//
 	// Only a type that go-redis does not define is used as it is. It loses a connection to each limiter, which waits for
 	// messages; while Redis hangs, each decision waits for its Timeout; and Redis' replies are not bounded. A Ring is an

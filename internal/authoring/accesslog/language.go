@@ -97,7 +97,8 @@ var (
 		keep("value", textType, "always this text", func(v *valueReading) *yamlform.Value { return &v.literal }),
 		fieldRow, headerRow, partRow,
 		keep("regex", textType,
-			"takes the match, or its first group (RE2). Without a match, the value is absent", func(v *valueReading) *yamlform.Value { return &v.regex }),
+			"takes the match, or its first group (RE2). Without a match, the value is absent",
+			func(v *valueReading) *yamlform.Value { return &v.regex }),
 		keep("default", textType, "the text if the value is absent",
 			func(v *valueReading) *yamlform.Value { return &v.fallback }),
 	}
@@ -106,7 +107,8 @@ var (
 		func(v *valueReading) *yamlform.Value { return &v.header })
 	partRow = byDefault("`"+partNames[partAll]+"`",
 		keep("part", yamlform.OneOf(partNames...),
-			"the `address` without its port, the `path` without the query, the `first` or `last` item of a list with commas", func(v *valueReading) *yamlform.Value { return &v.part }))
+			"the `address` without its port, the `path` without the query, the `first` or `last` item of a list with commas",
+			func(v *valueReading) *yamlform.Value { return &v.part }))
 
 	valueForm = yamlform.NewForm("value", "a value", valueFields...)
 

@@ -187,7 +187,7 @@ func (f *File) missing() bool { return strings.HasPrefix(f.failing, "read overri
 
 // report logs why the file cannot be used, once, and when it can be used again.
 func (f *File) report(err error) {
-	f.metrics.SetUp(err == nil)
+	defer f.metrics.SetUp(err == nil) // after the line: an operator who is alerted finds it in the log
 	text := ""
 	if err != nil {
 		text = err.Error()

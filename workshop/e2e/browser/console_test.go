@@ -684,7 +684,7 @@ func TestConsoleLosesToken(t *testing.T) {
 	c.service.Stop(t)
 	c.until(t, `document.querySelector(".dot").innerText.startsWith("stale")`)
 	c.shows(t, "The numbers are from")
-	c.quiet(t, "ERR_CONNECTION_DENIED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+	c.quiet(t, "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
 }
 
 // push clicks the button with this text.

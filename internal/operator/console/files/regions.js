@@ -23,7 +23,7 @@ export function Regions() {
 }
 
 function Row({ p }) {
-  const f = p.denied;
+  const f = p.rejected;
   return html`<tr>
     <th scope="row">${visible(p.name)}</th>
     <td class="wrap">${p.error ? html`<span class="bad">down: <${Name} text=${p.error} max=${300} /></span>` : p.answered ? html`<span class="good">up</span>` : "not asked yet"}

@@ -60,7 +60,7 @@ function Bucket({ b, id }) {
   return html`<${Panel} id=${id} title=${html`<${Name} text=${list(b.entries || []) || "the bucket without entries"} />`}
       note=${b.rule ? html`<a href=${"#/rules?find=" + encodeURIComponent(b.rule)}><${Name} text=${b.rule} /></a>${b.limit && html`: ${words(visible(b.limit))}`}` : "no rule matches"}>
     ${whole && html`<p>The clients hold ${perTime(held.perSecond)}, burst ${count(held.burst)}, of ${perTime(whole.perSecond)}, burst ${count(whole.burst)}.
-      ${b.replicas > 1 && html` ${count(b.replicas)} replicas share the limit; this one has ${perTime((b.processRate || {}).perSecond)}, burst ${count((b.processRate || {}).burst)}.`}</p>`}
+      ${b.replicas > 1 && html` ${count(b.replicas)} replicas share the limit; this one has ${perTime((b.replicaRate || {}).perSecond)}, burst ${count((b.replicaRate || {}).burst)}.`}</p>`}
     <${Table} label=${"Clients of bucket " + id.replace("bucket-", "")} head=${["Client", "May pass", "(share)", "#Burst", "#Demand", "Since", "Expires"]} empty="Nobody uses it."
       rows=${all.slice(0, more).map((h, i) => html`<tr key=${h.client + " " + i}>
         <th scope="row"><${Name} text=${h.client || ""} max=${60} /></th>
