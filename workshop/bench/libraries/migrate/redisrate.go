@@ -11,7 +11,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit/redisstore"
 )
 
-// redisRate asks for 1 of 10 requests, for 10 more, which is too many, for 1 after a reset, and for 1 with another limit.
+// redisRate asks for 1 of 10 requests, for 10 more, which is too many, for 1 after a reset, and for 1 with another
+// limit.
 func redisRate(ctx context.Context, client *redis.Client, id string) (passed []bool, err error) {
 	l := redis_rate.NewLimiter(client)
 	for _, n := range []int{1, 10} {

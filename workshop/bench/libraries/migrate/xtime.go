@@ -10,8 +10,8 @@ import (
 	"github.com/ratelimitd/ratelimitd/ratelimit"
 )
 
-// job is a program with a limit of 100 a second and a burst of 20, once with each library. It waits for 1 event and asks
-// for 1, 18 and 18 more: 1 + 1 + 18 fit, the last 18 do not.
+// job is a program with a limit of 100 a second and a burst of 20, once with each library. It waits for 1 event and
+// asks for 1, 18 and 18 more: 1 + 1 + 18 fit, the last 18 do not.
 type job func(ctx context.Context) ([]bool, error)
 
 func rateLimiter(ctx context.Context) ([]bool, error) {
