@@ -128,7 +128,8 @@ func TestAnswersAreNotMixedUp(t *testing.T) {
 	})
 }
 
-// Each caller waits until its deadline, less a millisecond or a tenth. The message has the latest.
+// Each caller stops waiting shortly before its deadline: 1 ms, or a tenth of its time, before. The deadline of the batch
+// is the latest one.
 func TestDeadlinesInABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &service{takes: time.Hour}

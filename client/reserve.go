@@ -21,9 +21,9 @@ const endTimeout = time.Second
 // must have reservations. Errors and failures are as for Decide; without an answer from the service, the client assumes
 // that nothing is held.
 //
-// Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. They wait while
-// there is no connection to the service. Their error is limits.ErrUnknownReservation if the service no longer has the
-// reservation. After any other error they may be called again.
+// Commit, Cancel and Extend of the reservation may take a second, or Options.Timeout if that is longer. While
+// the client is not connected, they wait. They return limits.ErrUnknownReservation if the reservation has ended in the
+// service. After any other error you may call them again.
 func (c *Client) Reserve(ctx context.Context, r *limits.Request, o limits.ReserveOptions) (*limits.Reservation, error) {
 	start := time.Now()
 	held, err := c.reserve(ctx, r, o)

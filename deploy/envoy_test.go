@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// healthCheck has the settings that Envoy's gRPC health checks need for a restart that loses nothing.
+// healthCheck lists the settings of Envoy's gRPC health checks that let a replica restart without failed requests.
 type healthCheck struct {
 	Interval           string `yaml:"interval"`
 	NoTrafficInterval  string `yaml:"no_traffic_interval"`

@@ -38,7 +38,8 @@ func TestInstallFromSources(t *testing.T) {
 	script = strings.Replace(script, origin, "--quiet '"+here+"' ratelimitd ", 1)
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = t.TempDir()
-	// The same flags as in workshop/scripts/rootfs, which other tests run, so that the cache has the packages.
+	// Other tests build with these flags of workshop/scripts/rootfs. With the same flags, this build finds its packages
+	// in the build cache.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath -buildvcs=false -tags=grpcnotrace", "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {

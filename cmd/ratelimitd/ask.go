@@ -23,7 +23,7 @@ const (
 	exitOverLimit = 4 // the request is denied
 )
 
-// verdict is an exit code without a message, because the output has the reason.
+// verdict is an exit code without an error message: the report on standard output explains it.
 type verdict int
 
 // Error implements error.

@@ -179,7 +179,7 @@ func TestDefaultsAreShownOnce(t *testing.T) {
 	}
 }
 
-// A command that has a wrong command line exits with code 2. The first line of its output has the mistake, and the
+// With a wrong command line, every command exits with code 2. The first line of its output names the mistake, and the
 // second line the help to read.
 func TestMistakesOfEveryCommand(t *testing.T) {
 	racetest.Sequential(t)

@@ -44,7 +44,8 @@ func TestSettingsPage(t *testing.T) {
 	}
 }
 
-// settingsOf are the rows of one group: ratelimitd's settings, and those of envoyproxy/ratelimit.
+// settingsOf holds the rows of one topic of the page: first ratelimitd's own settings (ours), then the settings
+// inherited from envoyproxy/ratelimit (lyft).
 type settingsOf struct {
 	title      string
 	ours, lyft []string

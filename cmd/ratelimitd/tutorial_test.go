@@ -64,11 +64,11 @@ var followed = []struct {
 	{"do/overrides.md", "overrides", 5, true},
 	{"do/production.md", "production", 5, true},
 	{"do/roll-out.md", "roll-out", 3, true},
-	{"do/runbook.md", "runbook", 12, true},
+	{"do/runbook.md", "runbook", 15, true},
 	{"do/simulating.md", "simulating", 3, true},
 	{"do/sizing.md", "sizing", 2, true},
 	{"do/testing-rules.md", "testing-rules", 3, true},
-	{"do/troubleshooting.md", "troubleshooting", 8, true},
+	{"do/troubleshooting.md", "troubleshooting", 10, true},
 	{"reference/rule-file.md", "rule-file", 2, true},
 	{"reference/http-api.md", "http-api", 7, true},
 }

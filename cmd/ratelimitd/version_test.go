@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A release has the version, commit and date that the linker sets. The log, the metric and `version` show the same
-// ones.
+// The linker sets the version, commit and date of a release. The log, the metric and the command `version` all show
+// these three.
 func TestVersionOfARelease(t *testing.T) {
 	defer func(r, c, d string) { release, commit, date = r, c, d }(release, commit, date)
 	release, commit, date = "v1.2.3", "0123abc", "2026-03-10T12:00:00Z"

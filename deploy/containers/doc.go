@@ -9,5 +9,5 @@
 //   - namespace_test.go runs the test again in the name spaces, and the daemon
 //   - images_test.go makes the images
 //   - docker_test.go asks the daemon, and calls compose
-//   - compose_test.go has the tests
+//   - compose_test.go tests docker-compose.yml and its services
 package containers

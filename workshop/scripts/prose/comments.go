@@ -11,13 +11,12 @@ import (
 )
 
 var (
-	// nounWhat finds "what" in the place of a noun: "what is left" is better "the remaining hits". A question may
-	// start with it.
+	// nounWhat finds the word that stands in the place of a noun. "What is left" is better "the remaining hits".
 	nounWhat = regexp.MustCompile(`(?i)\bwhat\b`)
-	// Identifiers of this name and quotations are left alone.
+	// question matches the uses that are right: questions, quotations, and the name of a function that describes.
 	question = regexp.MustCompile(`(?i)\bwhat (?:happens|kind|sort|if|to do)\b|\bwhat\b[^.]*\?|"[^"]*"|^// what describes`)
-	// continues finds a trailing comment that needs the name before it: "number int64 // of the connection" is
-	// better "// connection number". Units may follow the name.
+	// continues finds trailing comments that make sense only after the name. Behind the field number, "of the
+	// connection" is better "connection number, for log lines". A unit is fine.
 	continues = regexp.MustCompile(`^// (?:of|by|in|that|from|which|whose|with|for|to|as|on|at|until|since)\b`)
 	unit      = regexp.MustCompile(`^// (?:in|of) (?:bytes|bits|hits|micros|(?:nano|micro|milli)?seconds)\b`)
 )
